@@ -39,9 +39,6 @@ PACKAGES_BELOW: Final[Mapping[str, tuple[str, ...]]] = {
     "checkers": tuple(
         f"shaketable.checkers.{part}" for part in ("anomalies", "logs", "queues", "transactions")
     ),
-    "faults": tuple(
-        f"shaketable.harness.faults.{family}" for family in ("process", "network", "disk")
-    ),
 }
 """Further packages that hold plug-ins of a kind."""
 PROTOCOLS: Final[Mapping[str, type]] = {

@@ -37,7 +37,7 @@ def write(folder: Path) -> Report:
     view = build_view(folder)
     pages = write_pages(folder, view)  # first, because the report links to them
     written = []
-    for name, text in (("report.html", html.render(view)), ("junit.xml", junit.render(view))):
+    for name, text in (("report.html", html.render(view)), ("junit.xml", junit.render_run(view))):
         write_atomically(folder / name, text.encode("utf-8", "replace"))  # lone surrogates: "?"
         written.append(folder / name)
     return Report(view, written + pages)

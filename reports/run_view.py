@@ -15,8 +15,13 @@ import pyarrow as pa
 from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.contracts.verdict import FINDINGS_KEPT_MAX
 from shaketable.reports import finding_texts
-from shaketable.reports.availability.outages import Availability, PhaseSpan
-from shaketable.reports.availability.recovery import Failover, Recovery, summarise_failover
+from shaketable.reports.availability import (
+    Availability,
+    Failover,
+    PhaseSpan,
+    Recovery,
+    summarise_failover,
+)
 from shaketable.reports.plain_json import ID_MAX, is_whole
 from shaketable.reports.plotting.node_samples import NOT_SAMPLED, Sampled
 from shaketable.reports.run_page.losses import NOT_JUDGED, Losses
@@ -40,8 +45,8 @@ class FaultRow:
     `hit_leader`: it took effect, and according to its plan the leader was its victim or cut off;
     then `new_leader_ns` is how soon after its effect another node led (None: none did).
     `killed_leader`: it was a kill of the leader that left a majority (see
-    `reports.availability.recovery`). `lost_ns` is the outage during the fault and its aftermath
-    (`reports.availability.outages`; None: no requests). `losses` is how many operations that were
+    `reports.availability`). `lost_ns` is the outage during the fault and its aftermath
+    (`reports.availability`; None: no requests). `losses` is how many operations that were
     acknowledged under it were seen lost.
     """
 

@@ -21,7 +21,7 @@ from shaketable.harness.contracts.clients import (
 )
 from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient, Workload
 from shaketable.harness.generators import Generator, alone, side_by_side
-from shaketable.harness.generators.workload import final_generator_of, generator_of
+from shaketable.harness.generators.clients import final_generator_of, generator_of
 from shaketable.workloads.log import LogWorkload
 from shaketable.workloads.message_queue import EverythingClients
 from shaketable.workloads.queue_push import QueuePush

@@ -12,7 +12,7 @@ from shaketable.harness.contracts.clients import CounterClient, LogClient
 from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient, Workload
 from shaketable.harness.contracts.rng import rng_for
 from shaketable.harness.generators import Generator, KeySpread, alone, each_client, operations
-from shaketable.workloads.on_log import OnLog
+from shaketable.workloads.log import OnLog
 
 TOPIC: Final = "shaketable"
 QUEUES_DEFAULT: Final = 4

@@ -28,7 +28,7 @@ from shaketable.harness.generators import (
     each_client,
     operations,
 )
-from shaketable.workloads.on_log import OnLog
+from shaketable.workloads.log import OnLog
 
 TOPIC: Final = "shaketable"
 QUEUES_DEFAULT: Final = 4

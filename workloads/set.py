@@ -24,7 +24,7 @@ from shaketable.harness.generators import (
     until_ok,
     width_of,
 )
-from shaketable.workloads.on_log import OnLog
+from shaketable.workloads.log import OnLog
 
 TOPIC: Final = "shaketable-set"
 QUEUES_A_TOPIC: Final = 16

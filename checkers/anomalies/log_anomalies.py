@@ -13,15 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from shaketable.checkers.anomalies.consumer_steps import (
-    blanks_from,
-    known_offsets,
-    operations_of,
-    running_greatest,
-    spans_of,
-    step_origin,
-    steps_of,
-)
 from shaketable.checkers.anomalies.log_rules import (
     check_log,
     conclude_log,
@@ -30,7 +21,20 @@ from shaketable.checkers.anomalies.log_rules import (
     read_name,
     send_name,
 )
-from shaketable.checkers.anomalies.observations import NEVER, NOWHERE, Ints, Log, senders
+from shaketable.checkers.anomalies.observations import (
+    NEVER,
+    NOWHERE,
+    Ints,
+    Log,
+    blanks_from,
+    known_offsets,
+    operations_of,
+    running_greatest,
+    senders,
+    spans_of,
+    step_origin,
+    steps_of,
+)
 from shaketable.checkers.findings import Findings
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Verdict

@@ -31,8 +31,7 @@ from shaketable.checkers.evidence.resolve import (
 )
 from shaketable.checkers.findings import Findings, Gathered, gather, settle
 from shaketable.checkers.linearizability.accusation import Accused, accuse, prefix_until, without
-from shaketable.checkers.linearizability.deciding import OF_MODEL, Answer, Decider
-from shaketable.checkers.linearizability.many_registers import decide_registers
+from shaketable.checkers.linearizability.deciding import OF_MODEL, Answer, Decider, decide_registers
 from shaketable.checkers.linearizability.refutation import (
     NOT_LINEARIZABLE,
     UNDECIDED,

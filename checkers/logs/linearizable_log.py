@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shaketable.checkers.evidence.node_logs import LogValues
 from shaketable.checkers.evidence.resolve import (
     BY_LOGS,
     CITED_MAX,
     RESOLVED,
     Citation,
+    LogValues,
     Resolved,
     citation_sentence,
     first_citations,

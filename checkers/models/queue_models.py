@@ -1,11 +1,13 @@
-"""Queues: first in, first out; and unordered.
+"""Queues: first in, first out; unordered; by priority; double-ended.
 
-Source: knossos.model FIFOQueue, UnorderedQueue; Herlihy & Wing 1990, section 3.
+Source: knossos.model FIFOQueue, UnorderedQueue; Herlihy & Wing 1990, section 3; Herlihy & Shavit
+2008, The Art of Multiprocessor Programming, chapters 15 (priority queues) and 16 (double-ended).
 """
 
 from __future__ import annotations
 
 import enum
+from bisect import insort
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,11 +23,22 @@ from shaketable.checkers.models.encoding import (
     format_value,
     format_values,
     load_columns,
+    put_and_take_problem,
+    require_whole_numbers,
     table_problem,
 )
-from shaketable.checkers.models.model import QUEUE, UNKNOWN, Call, Values, whole_numbers
+from shaketable.checkers.models.model import (
+    DEQUE,
+    PRIORITY_QUEUE,
+    QUEUE,
+    UNKNOWN,
+    Call,
+    Values,
+    whole_numbers,
+)
 from shaketable.checkers.models.vectors import Change, Entries
 from shaketable.checkers.search.problem import Does, Problem, State
+from shaketable.harness.contracts.errors import UsageError
 
 
 class FifoQueue:
@@ -218,4 +231,161 @@ class Contents:
         return ((Does.DRAIN, DEFERRED, SIZE),)
 
 
-PLUGINS = (FifoQueue(), UnorderedQueue())
+# Priority queues.
+
+
+class PriorityQueue:
+    """A priority queue: f is insert (input), poll or peek (output; null: it found it empty).
+
+    Values are whole numbers, which are their own priorities. An indeterminate poll may take the
+    first value at any later time, or have no effect.
+    """
+
+    fs = frozenset(("insert", "poll", "peek"))
+    observers = frozenset(("peek",))
+    overwriters: frozenset[str] = frozenset()
+
+    def __init__(self, name: str, *, largest_first: bool) -> None:
+        """Take the name of the model, and which value has the highest priority."""
+        self.name, self.largest_first = name, largest_first
+        self._first = -1 if largest_first else 0
+
+    def initial(self, text: str | None) -> State:
+        """Return the first queue: empty by default, or a JSON list of whole numbers."""
+        values = first_values(self.name, text)
+        if any(isinstance(value, str) for value in values):
+            raise UsageError(f"{text!r} has a text; the values of a {self.name} are whole numbers")
+        return tuple(sorted(values))
+
+    def step(self, state: Any, call: Call) -> State | None:
+        """Return the queue (a tuple in ascending order) after `call`."""
+        held: tuple[int, ...] = state
+        if call.f == "insert":
+            more = [*held]
+            insort(more, call.input)
+            return tuple(more)
+        if not held:
+            return held if call.output in (None, UNKNOWN) else None
+        first = held[self._first]
+        if call.output is not UNKNOWN and (call.output is None or call.output != first):
+            return None
+        if call.f == "peek":
+            return held
+        return held[:-1] if self.largest_first else held[1:]
+
+    def values(self, initial: Any) -> Values:
+        """Return which operations put values and which show them."""
+        return replace(PRIORITY_QUEUE, initial=whole_numbers(initial))
+
+    def encode(self, operations: pa.Table, initial: State) -> Problem:
+        """Encode one priority queue's operations.
+
+        Raises:
+            UsageError: a value is no whole number, or as for all models.
+        """
+        problem = put_and_take_problem(self, operations, initial, puts=("insert",))
+        require_whole_numbers(problem, "the values of a priority queue")
+        return problem
+
+    def describe_state(self, state: Any) -> str:
+        """Describe what the queue holds, in the order in which it would be taken."""
+        held = reversed(state) if self.largest_first else state
+        listed = format_values(held, in_order=True)
+        return f"the priority queue {listed}" if state else "the empty priority queue"
+
+    def describe_call(self, call: Call) -> str:
+        """Describe a call and its answer: "insert 1", "poll: empty"."""
+        return describe_put_or_take(call)
+
+    def why_not(self, state: Any, call: Call) -> str:
+        """Explain why a poll or peek cannot happen: "it took 2, 5 comes first"."""
+        did = "took" if call.f == "poll" else "saw"
+        if not state:
+            return f"it {did} {format_value(call.output)}, the queue is empty"
+        first = f"{format_value(state[self._first])} comes first"
+        if call.output is None:
+            return f"it found the queue empty, {len(state)} wait there, {first}"
+        rest = (
+            "" if call.output in state else f", and {format_value(call.output)} is not in the queue"
+        )
+        return f"it {did} {format_value(call.output)}, {first}{rest}"
+
+
+FRONT, BACK = "front", "back"
+
+
+# A double-ended queue.
+
+
+class Deque:
+    """A deque: f is push-front, push-back (input), pop-front, pop-back, peek-front or peek-back.
+
+    The output of a pop or peek is the value; null: it found the deque empty. An indeterminate pop
+    may take the value at its end at any later time, or have no effect.
+    """
+
+    name = "deque"
+    fs = frozenset(f"{what}-{end}" for what in ("push", "pop", "peek") for end in (FRONT, BACK))
+    observers = frozenset(f"peek-{end}" for end in (FRONT, BACK))
+    overwriters: frozenset[str] = frozenset()
+
+    def initial(self, text: str | None) -> State:
+        """Return the first deque: empty by default, or a JSON list, its front first."""
+        return first_values(self.name, text)
+
+    def step(self, state: Any, call: Call) -> State | None:
+        """Return the deque (a tuple, front first) after `call`."""
+        held: tuple[Any, ...] = state
+        what, end = call.f.split("-")
+        if what == "push":
+            return (call.input, *held) if end == FRONT else (*held, call.input)
+        if not held:
+            return held if call.output in (None, UNKNOWN) else None
+        if call.output is not UNKNOWN and (call.output is None or call.output != _at(held, end)):
+            return None
+        if what == "peek":
+            return held
+        return held[1:] if end == FRONT else held[:-1]
+
+    def values(self, initial: Any) -> Values:
+        """Return which operations put values and which show them."""
+        return replace(DEQUE, initial=whole_numbers(initial))
+
+    def encode(self, operations: pa.Table, initial: State) -> Problem:
+        """Encode one deque's operations."""
+        return put_and_take_problem(self, operations, initial, puts=("push-front", "push-back"))
+
+    def describe_state(self, state: Any) -> str:
+        """Describe what the deque holds, front first."""
+        return f"the deque {format_values(state, in_order=True)}" if state else "the empty deque"
+
+    def describe_call(self, call: Call) -> str:
+        """Describe a call and its answer: "push-front 1", "pop-back: empty"."""
+        return describe_put_or_take(call)
+
+    def why_not(self, state: Any, call: Call) -> str:
+        """Explain why a pop or peek cannot happen: "it took 2, the front is 1"."""
+        what, end = call.f.split("-")
+        did = "took" if what == "pop" else "saw"
+        if not state:
+            return f"it {did} {format_value(call.output)}, the deque is empty"
+        there = f"the {end} is {format_value(_at(state, end))}"
+        if call.output is None:
+            return f"it found the deque empty, {len(state)} wait there, {there}"
+        rest = (
+            "" if call.output in state else f", and {format_value(call.output)} is not in the deque"
+        )
+        return f"it {did} {format_value(call.output)}, {there}{rest}"
+
+
+def _at(held: tuple[Any, ...], end: str) -> Any:
+    return held[0] if end == FRONT else held[-1]
+
+
+PLUGINS = (
+    FifoQueue(),
+    UnorderedQueue(),
+    PriorityQueue("priority-queue", largest_first=True),
+    PriorityQueue("min-priority-queue", largest_first=False),
+    Deque(),
+)

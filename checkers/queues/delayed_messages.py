@@ -15,11 +15,6 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from shaketable.checkers.anomalies.consumer_steps import (
-    blanks_from,
-    known_offsets,
-    running_greatest,
-)
 from shaketable.checkers.anomalies.log_rules import conclude, details, finding, read_name
 from shaketable.checkers.anomalies.observations import (
     NEVER,
@@ -28,7 +23,10 @@ from shaketable.checkers.anomalies.observations import (
     Bools,
     Ints,
     Log,
+    blanks_from,
+    known_offsets,
     load_log,
+    running_greatest,
 )
 from shaketable.checkers.findings import Findings, gather
 from shaketable.checkers.queues.quiet_times import quiet_since

@@ -21,7 +21,6 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from shaketable.checkers.anomalies.consumer_steps import running_greatest, spans_of
 from shaketable.checkers.anomalies.log_anomalies import (
     aborted_reads,
     blank_after,
@@ -49,7 +48,9 @@ from shaketable.checkers.anomalies.observations import (
     Log,
     Reads,
     Starts,
+    running_greatest,
     senders,
+    spans_of,
 )
 from shaketable.checkers.findings import Findings, gather
 from shaketable.harness.contracts.plugins import CheckContext

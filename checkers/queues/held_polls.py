@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shaketable.checkers.anomalies.consumer_steps import running_greatest
 from shaketable.checkers.anomalies.log_rules import conclude, details, finding, send_name
 from shaketable.checkers.anomalies.observations import (
     NEVER,
@@ -26,6 +25,7 @@ from shaketable.checkers.anomalies.observations import (
     Log,
     is_valid,
     load_log,
+    running_greatest,
     whole_numbers,
 )
 from shaketable.checkers.findings import Findings, gather

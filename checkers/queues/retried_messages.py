@@ -27,9 +27,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shaketable.checkers.anomalies.log_rules import conclude, details
+from shaketable.checkers.anomalies.log_rules import conclude, details, why_not_promised
 from shaketable.checkers.anomalies.observations import NEVER
-from shaketable.checkers.anomalies.promises import why_not_promised
 from shaketable.checkers.findings import Findings, gather
 from shaketable.checkers.queues.delayed_messages import (
     EARLY,

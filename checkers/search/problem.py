@@ -240,7 +240,7 @@ class Part:
         prefix_start: the state from which `prefix` starts.
         stuck: id of the operation whose return could not be passed. A search of the whole
             history may detect early that a later return cannot be passed: then it is the one
-            where it gave up (checkers.linearizability.longest_prefix finds the later one).
+            where it gave up (checkers.linearizability.refutation finds the later one).
         before: how many operations had returned before the part starts.
         states: the states that the object could have had at the part's start.
     """

@@ -38,9 +38,16 @@ from shaketable.checkers.engine.judge import (
     with_clock,
     without_unreadable,
 )
-from shaketable.checkers.engine.key_files import Task, coded, plan, read_files
-from shaketable.checkers.engine.key_judge import Spent, judge_tables, split_times
-from shaketable.checkers.engine.local_processes import limited_memory
+from shaketable.checkers.engine.keys import (
+    Spent,
+    Task,
+    coded,
+    judge_tables,
+    plan,
+    read_files,
+    split_times,
+)
+from shaketable.checkers.engine.local import limited_memory
 from shaketable.checkers.engine.log_evidence import with_log_evidence
 from shaketable.checkers.spark.frames import ddl, judge_groups, read_operations
 from shaketable.checkers.spark.parts import is_split, judge_split

@@ -1,4 +1,4 @@
-"""Creates the archive that Spark starts with (`checkers.spark.class_archive`).
+"""Creates the archive that Spark starts with (`checkers.spark.jvm`).
 
 The first command that judges through Spark on this machine creates it, in about 20 seconds, or
 
@@ -26,7 +26,7 @@ from shaketable.checkers import stats
 from shaketable.checkers.engine.java import find_java
 from shaketable.checkers.engine.judge import CheckJob
 from shaketable.checkers.logs import committed_prefix, durability, linearizable_log
-from shaketable.checkers.spark.class_archive import ClassArchive, archive_of, spark_home
+from shaketable.checkers.spark.jvm import ClassArchive, archive_of, spark_home
 from shaketable.checkers.spark.pipeline import SparkEngine
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.plugins import CheckContext, Promises

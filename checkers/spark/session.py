@@ -29,8 +29,7 @@ import pyarrow as pa
 
 from shaketable.checkers.engine.java import Java, find_java
 from shaketable.checkers.kernels.shipped import cached_code
-from shaketable.checkers.spark.class_archive import archive_of, spark_home
-from shaketable.checkers.spark.jvm import Jvm, launch
+from shaketable.checkers.spark.jvm import Jvm, archive_of, launch, spark_home
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.run_markers import scratch_prefix
 

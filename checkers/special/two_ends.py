@@ -4,7 +4,7 @@ Leaving out all other values of a linearizable history leaves a linearizable one
 
 - a stack, of values that were put in at one end and taken out there, or never: decided by what can
   have
-  been at the bottom (checkers.special.stack_order);
+  been at the bottom (checkers.special.stacks);
 - a queue, of values that were put in at one end and taken out at the other, or never: none may have
   been shown before one that was certainly put in earlier, and was still there.
 
@@ -25,7 +25,7 @@ import numpy as np
 from shaketable.checkers.search.budget import UNLIMITED, Limits
 from shaketable.checkers.search.problem import NEVER, Ints, Problem
 from shaketable.checkers.special.decision import Accusation, Decision
-from shaketable.checkers.special.stack_order import smallest_stuck, stuck
+from shaketable.checkers.special.stacks import smallest_stuck, stuck
 from shaketable.checkers.special.value_spans import (
     NO_ROW,
     OPERATION_BYTES,

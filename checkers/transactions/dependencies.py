@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shaketable.checkers.kernels.transactions.reads import INITIAL
-from shaketable.checkers.transactions import real_time
+from shaketable.checkers.transactions import graph
 from shaketable.checkers.transactions.graph import (
     RW,
     WR,
@@ -46,10 +46,11 @@ from shaketable.checkers.transactions.levels import (
     PREFIX,
     REALTIME,
     SESSION,
+    Found,
+    WeakLevels,
     implied,
 )
 from shaketable.checkers.transactions.observed import Observed
-from shaketable.checkers.transactions.weak_levels import Found, WeakLevels
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -72,11 +73,11 @@ class Dependencies:
         if not self.has_versions:
             return
         anti = anti_edges(observed)
-        by_time, moments = real_time.moments(observed.txns, observed.committed, self._nodes)
+        by_time, moments = graph.moments(observed.txns, observed.committed, self._nodes)
         nodes = self._nodes + moments
         part, count = number_parts(nodes, weak.ww, weak.wr, anti, weak.so, by_time)
         part = part[: self._nodes]
-        rt = real_time.reduced(observed.txns, part >= 0)
+        rt = graph.reduced(observed.txns, part >= 0)
         self._plain = Edges.joined(*(within(each, part) for each in (weak.ww, weak.wr, anti)))
         self._so, self._rt = within(weak.so, part), within(rt, part)
         self.is_acyclic = not count
@@ -94,7 +95,7 @@ class Dependencies:
             levels = [each for each in LEVELS if self.is_acyclic or each != PREFIX]
             if (np.diff(self._observed.versions.later_starts) > 1).any():
                 levels = self._judged_by_serializability()
-        has_order = is_timed or real_time.has_order(self._observed.txns, self._observed.committed)
+        has_order = is_timed or graph.has_order(self._observed.txns, self._observed.committed)
         return [level for level in levels if has_order or level not in OF_REALTIME]
 
     def search(self, known: Collection[str] = ()) -> list[Found]:

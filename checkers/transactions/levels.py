@@ -1,15 +1,51 @@
-"""Isolation levels, which of them imply which, and what each anomaly breaks.
+"""Isolation levels, which of them imply which, what each anomaly breaks, and what weak ones force.
+
+What weak levels force are orders of commits, whose cycles show that a level is broken. A history
+satisfies a level iff its transactions can commit in one order that agrees with what was read (wr),
+with sessions (so) where the level respects them, with the versions that lists show (ww), and with
+this: where t3 reads a key from t1, and t2 writes that key too, t2 commits before t1 if
+
+- monotonic atomic view: t3 had read from t2 before that;
+- read atomic: t3 reads from t2 anything at all, or t2 comes before t3 in its session;
+- causal: t2 reaches t3 by sessions and reads.
+
+Each edge that is forced has its witness t3, so cycles explain themselves. The forced edges do not
+depend on the order that is chosen, so no cycle means that there is an order. What each level forces
+the next one forces too: if all edges together have no cycle, no level is broken.
 
 Sources: Adya 1999 (read uncommitted to serializable are PL-1, PL-2, PL-2.99 and PL-3, consistent
 view PL-2+); Bailis et al., VLDB 2013 (monotonic atomic view, read atomic); Biswas & Enea, OOPSLA
-2019, whose read committed is monotonic atomic view here, and their read atomic and causal; Cerone &
-Gotsman 2016 (internal consistency); Elle's consistency models for the sessions and real time.
+2019, whose read committed is monotonic atomic view here, and their read atomic and causal (the
+axioms); AWDIT (arXiv 2504.06975) for the algorithms: the smaller side is walked, and causal order
+is known by a clock with an entry for each session; Cerone & Gotsman 2016 (internal consistency);
+Elle's consistency models for the sessions and real time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from shaketable.checkers.kernels.transactions import forced as kernels
+from shaketable.checkers.kernels.transactions.reads import INITIAL
+from shaketable.checkers.transactions.graph import (
+    CO,
+    FIRST,
+    SO,
+    WR,
+    WW,
+    Cycle,
+    Edge,
+    Edges,
+    cycles,
+    number_parts,
+    within,
+)
+from shaketable.checkers.transactions.observed import Observed
 
 SESSION, REALTIME = "-process", "-realtime"
 """What follows the name of an anomaly that needs the order of sessions, or real time as well."""
@@ -125,3 +161,266 @@ def strongest(levels: Iterable[str]) -> tuple[str, ...]:
         for level in LEVELS
         if level in among and not any(level in implied(other) - {other} for other in among)
     )
+
+
+# What weak levels force.
+
+Ints = npt.NDArray[np.int64]
+CLOCK_PLACES: Final = 32
+"""Sessions of which causal order is looked at in one pass; more take more passes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A cycle, and the anomaly that it is."""
+
+    kind: str
+    cycle: tuple[Edge, ...]
+
+
+def session_order(observed: Observed) -> Ints:
+    """Return the committed transactions by session, in its order."""
+    committed = np.flatnonzero(observed.committed)
+    return committed[np.argsort(observed.txns.process[committed], kind="stable")]
+
+
+def session_edges(observed: Observed) -> Edges:
+    """Return an edge from each transaction to the next one of its session."""
+    order = session_order(observed)
+    process = observed.txns.process[order]
+    is_next = process[1:] == process[:-1]
+    return Edges.of(SO, order[:-1][is_next], order[1:][is_next])
+
+
+def read_edges(observed: Observed) -> Edges:
+    """Return an edge to each read from the transaction that wrote what it saw."""
+    reads = observed.reads
+    seen = reads.writer != INITIAL
+    return Edges.of(WR, reads.writer[seen], reads.txn[seen], reads.key[seen])
+
+
+def version_edges(observed: Observed) -> Edges:
+    """Return an edge between the transactions of successive versions, as far as they are known.
+
+    What was appended and not read comes after the longest list that was read.
+    """
+    versions = observed.versions
+    order = np.flatnonzero(observed.committed[versions.txn])
+    key, txn = versions.key[order], versions.txn[order]
+    is_next = key[1:] == key[:-1]
+    known = Edges.of(WW, txn[:-1][is_next], txn[1:][is_next], key[1:][is_next])
+    stop = np.searchsorted(key, np.arange(len(versions.is_known)), side="right")
+    has_some = stop > np.searchsorted(key, np.arange(len(versions.is_known)))
+    later_key = np.repeat(np.arange(len(versions.is_known)), np.diff(versions.later_starts))
+    is_after = has_some[later_key]
+    last = txn[stop[later_key[is_after]] - 1]
+    return Edges.joined(known, Edges.of(WW, last, versions.later[is_after], later_key[is_after]))
+
+
+class WeakLevels:
+    """What weak levels force in one history, and the cycles of that."""
+
+    def __init__(self, observed: Observed) -> None:
+        self._observed = observed
+        self._nodes = len(observed.txns) + 1
+        """All transactions, and what keys hold at first."""
+        self.so, self.wr = session_edges(observed), read_edges(observed)
+        self.ww = version_edges(observed)
+        entries = observed.entries
+        self._places = kernels.Places(entries.starts, entries.key, *_known_places(observed))
+        starts = np.searchsorted(observed.reads.txn, np.arange(self._nodes))
+        self._reads = kernels.Sources(observed.reads.key, observed.reads.writer, starts)
+
+    def search(self, *, is_acyclic: bool = False) -> list[Found]:
+        """Return a cycle for each way in which weak levels are broken.
+
+        Of what is broken without the order of sessions the same is not sought with it.
+
+        Args:
+            is_acyclic: it is known that reads, versions and sessions have no cycle by themselves.
+        """
+        forced = (
+            self._forced(kernels.MONOTONIC),
+            self._forced(kernels.ATOMIC),
+            self._forced(kernels.ATOMIC, self._before()),
+        )
+        found: list[Found] = []
+        if not is_acyclic or any(map(len, forced)):
+            part, count = number_parts(self._nodes, self.wr, self.ww, self.so, *forced)
+            found += self._search_parts(part, *forced) if count else []
+        if any(each.kind.startswith(("G1c", "G0")) for each in found):
+            return _without_repeated(found)
+        causal = self._causal()
+        if causal is not None and (not is_acyclic or len(causal)):
+            part, count = number_parts(self._nodes, self.wr, self.ww, self.so, causal)
+            edges = [within(each, part) for each in (self.wr, self.ww, self.so, causal)]
+            for each in cycles(part, count, Edges.joined(*edges))[0]:
+                found.append(Found("causality-violation", each.edges))
+        return _without_repeated(found)
+
+    def _search_parts(
+        self, part: Ints, monotonic: Edges, atomic: Edges, in_session: Edges
+    ) -> list[Found]:
+        """Search the components of all edges together: every cycle is inside one."""
+        so, wr, ww, monotonic, atomic, in_session = (
+            within(each, part)
+            for each in (self.so, self.wr, self.ww, monotonic, atomic, in_session)
+        )
+        plain, of_sessions = Edges.joined(wr, ww), Edges.joined(wr, ww, so)
+        found: list[Found] = []
+        for kind, without, with_sessions in (
+            ("G0", ww, Edges.joined(ww, so)),
+            ("G1c", plain, of_sessions),
+            (
+                "nonmonotonic-read",
+                Edges.joined(plain, monotonic),
+                Edges.joined(of_sessions, monotonic),
+            ),
+            (
+                "fractured-read",
+                Edges.joined(plain, atomic),
+                Edges.joined(of_sessions, in_session),
+            ),
+        ):
+            found += _first(self._nodes, kind, without, with_sessions)
+        return found
+
+    def _forced(self, level: int, before: Ints | None = None) -> Edges:
+        none = np.full(len(self._observed.reads.key), -1, np.int64)
+        given = none if before is None else before
+        keys = len(self._observed.versions.is_known)
+        return self._with_first(
+            _filled(
+                lambda found: kernels.force(level, keys, self._reads, self._places, given, found)
+            )
+        )
+
+    def _before(self) -> Ints:
+        """Return for each read the last writer of its key in its session before it, or -1."""
+        observed = self._observed
+        before = np.empty(len(observed.reads.key), np.int64)
+        kernels.session_writers(
+            session_order(observed), observed.txns.process, len(observed.versions.is_known),
+            self._reads, self._places, before,
+        )  # fmt: skip
+        return before
+
+    def _causal(self) -> Edges | None:
+        """Return what causal consistency forces; None if sessions and reads have a cycle."""
+        observed, nodes = self._observed, self._nodes
+        happened = Edges.joined(self.wr, self.so)
+        order = np.empty(nodes, np.int64)
+        if kernels.topological(happened.source, happened.target, nodes, order) < nodes:
+            return None
+        order = order[order < nodes - 1]
+        order = order[observed.committed[order]]
+        sessions, count = self._sessions()
+        groups = _groups(observed, sessions)
+        width = max(1, min(count, CLOCK_PLACES))
+        clocks = np.empty((nodes, width), np.int32)
+        parts = []
+        for first in range(0, count, width):
+
+            def force(found: Ints, first: int = first) -> int:
+                total: int = kernels.force_causal(
+                    order, first, sessions, self._reads, self._places, groups, clocks, found
+                )
+                return total
+
+            parts.append(self._with_first(_filled(force)))
+        return Edges.joined(*parts) if parts else self.wr.only(np.zeros(len(self.wr), np.bool_))
+
+    def _sessions(self) -> tuple[kernels.Sessions, int]:
+        """Return the sessions of committed transactions, and how many there are."""
+        order = session_order(self._observed)
+        process = self._observed.txns.process[order]
+        number, place, earlier = (np.full(self._nodes, -1, np.int64) for _ in range(3))
+        if not len(order):
+            return kernels.Sessions(number, place, earlier), 0
+        is_new = np.append(True, process[1:] != process[:-1])
+        of = np.cumsum(is_new) - 1
+        number[order] = of
+        place[order] = np.arange(len(order)) - np.flatnonzero(is_new)[of]
+        earlier[order[1:][~is_new[1:]]] = order[:-1][~is_new[1:]]
+        return kernels.Sessions(number, place, earlier), int(of[-1]) + 1
+
+    def _with_first(self, found: Ints) -> Edges:
+        """Return forced edges, those to what keys hold at first as edges to a node of its own.
+
+        That was there before every transaction, so each such edge closes a cycle.
+        """
+        first = self._nodes - 1
+        source, target, key, via = found.T
+        is_first = target == INITIAL
+        forced = Edges.of(CO, source, np.where(is_first, first, target), key, via)
+        sources = np.unique(source[is_first])
+        return Edges.joined(forced, Edges.of(FIRST, np.full(len(sources), first), sources))
+
+
+def _filled(fill: Callable[[Ints], int]) -> Ints:
+    """Return what a kernel finds, with as much room as it takes."""
+    found = np.empty((1024, 4), np.int64)
+    count = fill(found)
+    if count > len(found):
+        found = np.empty((count, 4), np.int64)
+        fill(found)
+    return found[:count]
+
+
+def _known_places(observed: Observed) -> tuple[Ints, Ints]:
+    """Return for each entry its first and last place among its key's versions, -1 if not known.
+
+    What no read shows comes after all versions.
+    """
+    versions, entries = observed.versions, observed.entries
+    first, last = (np.full(len(entries.txn), -1, np.int64) for _ in range(2))
+    key = versions.key
+    own = entries.find(versions.txn, key)
+    place = np.arange(len(key)) - versions.starts[key]
+    is_own = own >= 0
+    last[own[is_own]] = place[is_own]
+    first[own[is_own][::-1]] = place[is_own][::-1]
+    later_key = np.repeat(np.arange(len(versions.is_known)), np.diff(versions.later_starts))
+    own = entries.find(versions.later, later_key)
+    is_after = (own >= 0) & (first[np.maximum(own, 0)] < 0) if len(first) else own >= 0
+    after = versions.starts[later_key + 1] - versions.starts[later_key]
+    first[own[is_after]] = last[own[is_after]] = after[is_after]
+    return first, last
+
+
+def _groups(observed: Observed, sessions: kernels.Sessions) -> kernels.Groups:
+    """Group the writers of each key by session."""
+    entries, keys = observed.entries, len(observed.versions.is_known)
+    order = np.lexsort((sessions.place[entries.txn], sessions.number[entries.txn], entries.key))
+    txn, key = entries.txn[order], entries.key[order]
+    of = sessions.number[txn]
+    is_new = np.ones(len(txn), np.bool_)
+    is_new[1:] = (key[1:] != key[:-1]) | (of[1:] != of[:-1])
+    starts = np.flatnonzero(is_new)
+    of_key = np.searchsorted(key[starts], np.arange(keys + 1))
+    return kernels.Groups(of_key, of[starts], np.append(starts, len(txn)), txn)
+
+
+def _first(nodes: int, kind: str, plain: Edges, with_sessions: Edges) -> Iterator[Found]:
+    """Yield the cycles without sessions; if there are none, those with them."""
+    found = _of(nodes, plain)
+    yield from (Found(kind, cycle.edges) for cycle in found)
+    if not found:
+        yield from (Found(kind + SESSION, cycle.edges) for cycle in _of(nodes, with_sessions))
+
+
+def _of(nodes: int, edges: Edges) -> list[Cycle]:
+    part, count = number_parts(nodes, edges)
+    return cycles(part, count, edges)[0] if count else []
+
+
+def _without_repeated(found: Sequence[Found]) -> list[Found]:
+    """Leave out cycles that were found for a weaker level: that one breaks the stronger too."""
+    seen: set[frozenset[Edge]] = set()
+    kept = []
+    for each in found:
+        edges = frozenset(each.cycle)
+        if edges not in seen:
+            seen.add(edges)
+            kept.append(each)
+    return kept

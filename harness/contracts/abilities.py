@@ -43,7 +43,7 @@ class AdvertisesAddresses(Protocol):
     """A target whose nodes advertise one address to all peers.
 
     Such nodes find it in `NodeLayout.advertised_address`. If links are proxies, the process that
-    holds the other end of a connection identifies the caller (harness.network.callers).
+    holds the other end of a connection identifies the caller (harness.network.proxy).
     """
 
     advertises_addresses: bool

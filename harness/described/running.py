@@ -1,4 +1,7 @@
-"""A target whose group runs already: commands act on its nodes."""
+"""Targets whose nodes are elsewhere: a group that runs already, or nodes on other machines.
+
+Of a group that runs already, commands act on its nodes.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,15 @@ from subprocess import DEVNULL
 from tempfile import TemporaryFile
 from typing import BinaryIO, Final
 
+import msgspec
 import trio
 
 from shaketable.harness import run_markers
 from shaketable.harness.contracts.capabilities import Capability
 from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.contracts.hosts import Hosts
 from shaketable.harness.contracts.plugins import Address, Launch, NodeLayout
 from shaketable.harness.described.client import FunctionClient
-from shaketable.harness.described.on_hosts import TargetOnHosts
 from shaketable.harness.described.on_volatile_disk import TargetOnVolatileDisk
 from shaketable.harness.described.target import USUAL_FAULTS, DescribedTarget
 from shaketable.harness.described.target_file import ADDRESS, OF_LINKS, TargetTable, filled, read
@@ -174,3 +178,39 @@ def _address(node: str) -> Address:
     found = ADDRESS.fullmatch(node)
     assert found is not None, "checked when the file was read"
     return Address(found[1] or found[2], int(found[3]))
+
+
+# Nodes on other machines.
+
+CAPABILITIES: Final = frozenset(
+    {Capability.KILL, Capability.STOP, Capability.PAUSE, Capability.CUT}
+)
+"""What can be done to nodes on other machines, unless their hosts lack something."""
+
+
+class TargetOnHosts(DescribedTarget):
+    """A target of `shaketable.toml` with `hosts`; see `contracts.abilities.RunsOnHosts`."""
+
+    def __init__(self, name: str, table: TargetTable, file: Path) -> None:
+        super().__init__(name, table, file)
+        self.lacks: dict[Capability, str] = {}
+
+    @cached_property
+    def hosts(self) -> Hosts:
+        """Return the machines."""
+        hosts = self._table.hosts
+        assert hosts is not None, "it is what makes a table a target of this kind"
+        here = {"here": str(self.file.parent)}
+        return msgspec.structs.replace(
+            hosts, options=tuple(filled(option, here) for option in hosts.options)
+        )
+
+    def prepare(self, layout: NodeLayout) -> Launch:
+        """Say how to start a node on its host; touch nothing here."""
+        return self._launch(layout)
+
+    def why_not(self, capability: Capability) -> str | None:
+        """Return why its nodes cannot be given what a capability needs, or None."""
+        if capability not in CAPABILITIES:
+            return "nothing is done for this by ssh"
+        return self.lacks.get(capability)

@@ -1,4 +1,7 @@
-"""A target that a file describes: starts nodes by a command, asks them by a URL or a command."""
+"""A target that a file describes: starts nodes by a command, asks them by a URL or a command.
+
+The option `--option NAME=VALUE` changes its table, and its promises.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,17 @@ import re
 import shlex
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import trio
 
 from shaketable.harness.contracts.capabilities import Capability
+from shaketable.harness.contracts.errors import UsageError, unknown_name
 from shaketable.harness.contracts.plugins import (
     NO_ROLE,
     Address,
@@ -23,11 +29,9 @@ from shaketable.harness.contracts.plugins import (
     NodeLayout,
     NodeStatus,
 )
-from shaketable.harness.contracts.promises import Promises
-from shaketable.harness.described.client import FunctionClient, client_type
-from shaketable.harness.described.functions import load
-from shaketable.harness.described.options import weakened, with_options
-from shaketable.harness.described.target_file import Leader, TargetTable, filled
+from shaketable.harness.contracts.promises import FAMILIES, Promises
+from shaketable.harness.described.client import FunctionClient, client_type, load
+from shaketable.harness.described.target_file import Leader, TargetTable, Weaker, filled
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -458,3 +462,51 @@ async def _output(argv: list[str], folder: Path) -> str | None:
     except OSError:
         return None
     return done.stdout[:ANSWER_BYTES_MAX].decode(errors="replace") if not done.returncode else None
+
+
+# Options of a target: its table, and its promises.
+
+
+def with_options(table: TargetTable, target: str, given: Mapping[str, str]) -> TargetTable:
+    """Return a target's table with these options in place of its own.
+
+    Raises:
+        UsageError: it has no such option, or not with that value.
+    """
+    known = table.option_texts
+    options = dict(table.options)
+    for name, value in given.items():
+        if name not in known:
+            raise UsageError(f"--option {name}: {unknown_name(f'option of {target}', name, known)}")
+        choices = table.choices.get(name)
+        if choices is not None and value not in choices:
+            raise UsageError(f"--option {name}: {unknown_name('value', value, choices)}")
+        options[name] = value if isinstance(options[name], str) else _option_number(name, value)
+    return msgspec.structs.replace(table, options=options)
+
+
+def weakened(promises: Promises, table: TargetTable) -> Promises:
+    """Return what is left of a target's promises with the options that it has."""
+    texts = table.option_texts
+    for name, by_value in table.promises_with.items():
+        if (weaker := by_value.get(texts.get(name, ""))) is not None:
+            promises = _less(promises, weaker)
+    return promises
+
+
+def _less(promises: Promises, weaker: Weaker) -> Promises:
+    durable, linearizable = promises.durable_under, promises.linearizable
+    if weaker.durable_under is not None:
+        named = (FAMILIES.get(name, {name}) for name in weaker.durable_under)
+        durable &= frozenset().union(*named)
+    if weaker.linearizable is not None:
+        linearizable &= weaker.linearizable
+    note = " ".join(filter(None, (promises.note, weaker.note)))
+    return replace(promises, durable_under=durable, linearizable=linearizable, note=note)
+
+
+def _option_number(name: str, value: str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise UsageError(f"--option {name}={value}: expected a whole number") from None

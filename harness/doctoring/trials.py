@@ -40,8 +40,8 @@ from shaketable.harness.history import run_folder
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.plugin_calls import PlugInError, as_plugin_error
 from shaketable.harness.runtime import availability, phases
-from shaketable.harness.runtime.admin_requests import wait_until
 from shaketable.harness.runtime.availability import Choice
+from shaketable.harness.runtime.group_status import wait_until
 from shaketable.harness.runtime.observer import SilentObserver
 from shaketable.harness.runtime.processes import children
 from shaketable.harness.runtime.rig import Rig

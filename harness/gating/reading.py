@@ -6,35 +6,53 @@ An unreadable part of a run makes its verdict or its numbers unknown, never vali
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.contracts.verdict import ExitCode, Outcome
-from shaketable.harness.gating import stored_runs
 from shaketable.harness.gating.verdict_file import (
     COUNT_MAX,
     FILE_BYTES_MAX,
     SECONDS_MAX,
     CheckFile,
     HuntsFile,
+    ResultsFile,
     UnreadableError,
     conclusions_of,
     decode_json,
     outcome_of,
+    read_json,
 )
 from shaketable.harness.history import run_folder
+from shaketable.harness.history.export import (
+    fault_windows,
+    load_given_up,
+    load_nemesis,
+    load_operations,
+)
 from shaketable.harness.history.run_folder import NoPlainFileError, RunFolder, read_plain
 from shaketable.harness.matrix import folder as folders
 from shaketable.harness.matrix.folder import Event, MatrixFolder
 from shaketable.harness.matrix.folder import Outcome as Attempt
-from shaketable.reports.gating.policy import Policy
-from shaketable.reports.gating.rulings import FaultEffects, RunFacts
+from shaketable.reports.availability import ClientActivity, active_until, phase_spans
+from shaketable.reports.gating.policy import CEILINGS, Policy
+from shaketable.reports.gating.rulings import Conclusion, FaultEffects, RunFacts
+from shaketable.reports.gating.run_measures import (
+    COLUMNS,
+    Measured,
+    measure_loss,
+    measure_operations,
+)
+from shaketable.reports.violation_page.page_index import read_index
 
 
 def read(paths: Sequence[Path], policy: Policy) -> list[RunFacts]:
@@ -55,7 +73,7 @@ def _read(path: Path, policy: Policy) -> list[RunFacts]:
         return _verdict_file(path, policy)
     if is_matrix(path):
         return read_matrix(path, policy)
-    return [stored_runs.read(run_folder.open_existing(path), str(path), policy)]
+    return [read_stored(run_folder.open_existing(path), str(path), policy)]
 
 
 def _verdict_file(path: Path, policy: Policy) -> list[RunFacts]:
@@ -180,9 +198,7 @@ def _cell(
         where = str(run.relative_to(folder.path))
         if where not in known and not run.is_symlink():
             # its matrix was killed before journaling it
-            facts = stored_runs.read(
-                RunFolder(run), _below(path, where), policy, f"{name} {run.name}"
-            )
+            facts = read_stored(RunFolder(run), _below(path, where), policy, f"{name} {run.name}")
             yield replace(facts, is_retried=True)
     if attempts:
         yield _attempt(folder, name, path, attempts[-1], policy)
@@ -199,7 +215,7 @@ def _attempt(
     faults = {fault: FaultEffects(of.bit, of.done) for fault, of in attempt.faults.items()}
     run = folder.path / attempt.run
     if attempt.run and run.is_dir() and _is_below(run, folder.path):
-        facts = stored_runs.read(RunFolder(run), _below(path, attempt.run), policy, name)
+        facts = read_stored(RunFolder(run), _below(path, attempt.run), policy, name)
         if noted is None:  # its harness failed: only a violation counts as a verdict
             is_wrong = facts.outcome is Outcome.INVALID
             return replace(
@@ -255,3 +271,130 @@ def _attempts(path: Path) -> dict[str, list[Attempt]]:
         if event.outcome is not None:
             attempts.setdefault(event.cell, []).append(event.outcome)
     return attempts
+
+
+# The results of one stored run.
+
+NS_PER_S: Final = 1e9
+MEASURED: Final = tuple(key for key in CEILINGS if key != "acknowledged_loss")
+"""Ceilings for which the operations are read."""
+CAMPAIGN_BYTES_MAX: Final = 1 << 20
+
+
+def read_stored(folder: RunFolder, shown: str, policy: Policy, name: str = "") -> RunFacts:
+    """Read the results of a run; `shown` is its path as printed."""
+    name = name or f"{folder.path.parent.name}/{folder.path.name}"
+    run = _run_facts(folder)
+    stops = [span.stop_ns for span in phase_spans(run.get("phases"), 0)]
+    seconds = max(stops, default=0) / NS_PER_S
+    campaign, report = _relative(folder.campaign_toml), _relative(folder.report_html)
+    report = report if folder.report_html.exists() else ""
+    try:
+        results = read_json(folder.results_json, ResultsFile)
+    except UnreadableError as error:
+        return RunFacts(
+            name=name,
+            path=shown,
+            outcome=None,
+            failure=f"no verdict: nothing was judged, or its results.json cannot be read ({error});"
+            f" {PROGRAM} analyze {shown}",
+            mutant=_text(run, "mutant") or None,
+            repeat=_text(run, "command"),
+            campaign=campaign,
+            report=report,
+            seconds=seconds,
+        )
+    conclusions = _with_pages(conclusions_of(results.checkers), folder)
+    measured = _measured(folder, policy, run)
+    loss = measure_loss(conclusions)
+    if results.faults.bit is not None:
+        measured.values["faults_bit"] = results.faults.bit
+    return RunFacts(
+        name=name,
+        path=shown,
+        outcome=outcome_of(results.valid, conclusions),
+        failure="" if conclusions else "unknown: no checker judged the run",
+        conclusions=conclusions,
+        asked=tuple(one for one in results.faults_asked if one not in results.faults_unavailable),
+        unavailable=results.faults_unavailable,
+        faults={one: FaultEffects(of.bit, of.done) for one, of in results.faults.by_name.items()},
+        measures={**measured.values, **loss.values},
+        missing={**measured.missing, **loss.missing},
+        at_least=frozenset(measured.at_least | loss.at_least),
+        mutant=results.mutant,
+        repeat=results.repeat or _text(run, "command"),
+        campaign=campaign,
+        report=report,
+        seconds=seconds,
+    )
+
+
+def _with_pages(conclusions: tuple[Conclusion, ...], folder: RunFolder) -> tuple[Conclusion, ...]:
+    """Add to each kind the page of its first violation that has one."""
+    pages = {
+        (page.checker, page.kind): _relative(folder.violations / page.file)
+        for page in reversed(read_index(folder.violations))
+    }
+    return tuple(
+        replace(
+            one,
+            kinds=tuple(replace(k, page=pages.get((one.checker, k.name), "")) for k in one.kinds),
+        )
+        for one in conclusions
+    )
+
+
+def _measured(folder: RunFolder, policy: Policy, run: Mapping[str, Any]) -> Measured:
+    """Measure the operations, if the policy needs one of their numbers."""
+    needed = [key for key in MEASURED if getattr(policy.ceilings, key, None) is not None]
+    if policy.floors.operations:
+        needed.append("operations")
+    if not needed:
+        return Measured()
+    try:
+        operations = load_operations(folder, COLUMNS)
+        nemesis, given_up = load_nemesis(folder), load_given_up(folder)
+        times = (operations["call_ns"], operations["return_ns"], nemesis["time_ns"])
+        end_ns = max(pc.max(column).as_py() or 0 for column in (*times, given_up["time_ns"]))
+        windows = fault_windows(nemesis, end_ns)
+        activity = _client_activity(folder, run, end_ns, given_up)
+        return measure_operations(operations, windows, activity, policy.unavailable_from_s)
+    except (HarnessError, ValueError, KeyError, TypeError, OverflowError) as error:
+        return Measured(missing=dict.fromkeys(needed, str(error)))
+
+
+def _client_activity(
+    folder: RunFolder, run: Mapping[str, Any], end_ns: int, given_up: pa.Table
+) -> ClientActivity | None:
+    """Return when clients worked, if run.json has it."""
+    phases = phase_spans(run.get("phases"), end_ns)
+    until_ns = active_until(phases, _time_limit_s(folder))
+    return None if until_ns is None else ClientActivity(until_ns, given_up)
+
+
+def _time_limit_s(folder: RunFolder) -> float | None:
+    try:
+        text = read_plain(folder.campaign_toml, CAMPAIGN_BYTES_MAX).decode()
+        limit = tomllib.loads(text).get("time_limit")
+    except (NoPlainFileError, ValueError, RecursionError):
+        return None
+    return float(limit) if isinstance(limit, int | float) and 0 < limit < 1e9 else None
+
+
+def _run_facts(folder: RunFolder) -> Mapping[str, Any]:
+    """Read run.json; {} for a killed run, whose other files show that it is incomplete."""
+    try:
+        return read_json(folder.run_json, dict[str, Any])
+    except UnreadableError:
+        return {}
+
+
+def _text(facts: Mapping[str, Any], name: str) -> str:
+    value = facts.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _relative(path: Path) -> str:
+    """Return a path below the working directory as relative, as CI systems need it."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative

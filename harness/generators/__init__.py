@@ -33,29 +33,32 @@ from shaketable.harness.generators.clients import (
     side_by_side,
     width_of,
 )
-from shaketable.harness.generators.combinators import (
-    Lazy,
-    any_of,
-    concat,
-    limit,
-    mix,
-    once,
-    operations,
-    phases,
-    repeat,
-    synchronize,
-    until_ok,
-)
 from shaketable.harness.generators.generator import (
     PENDING,
     Completion,
     Context,
     Due,
     Generator,
+    Lazy,
     NextOp,
     Wait,
+    any_of,
+    concat,
+    delay,
+    limit,
+    mix,
+    once,
+    operations,
+    phases,
+    rate,
+    repeat,
+    sleep,
+    stagger,
+    synchronize,
+    think_time,
+    time_limit,
+    until_ok,
 )
-from shaketable.harness.generators.pace import delay, rate, sleep, stagger, think_time, time_limit
 from shaketable.harness.generators.play import Played, alone, play
 
 __all__ = [

@@ -1,5 +1,7 @@
 """Assigning generators to clients: one for each, for some only, or for groups with their own keys.
 
+Also workloads that are defined by generators; see `contracts.plugins.Workload`.
+
 Source: jepsen.generator (each-thread, on-threads, reserve), jepsen.independent
 (concurrent-generator).
 """
@@ -7,15 +9,14 @@ Source: jepsen.generator (each-thread, on-threads, reserve), jepsen.independent
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.contracts.plugins import Json
-from shaketable.harness.generators.combinators import any_of
+from shaketable.harness.contracts.plugins import Json, Workload
 from shaketable.harness.generators.generator import (
     PENDING,
     Completion,
@@ -24,6 +25,8 @@ from shaketable.harness.generators.generator import (
     Generator,
     NextOp,
     Wait,
+    any_of,
+    operations,
     sooner,
 )
 
@@ -355,3 +358,41 @@ def width_of(workload: str, options: Json) -> int:
 def groups_of(clients: int, width: int) -> int:
     """Return the number of groups of `width` clients; the last may be smaller."""
     return -(-clients // width)
+
+
+# Workloads that are defined by generators.
+
+
+@runtime_checkable
+class GeneratedWorkload(Workload, Protocol):
+    """A workload whose operations come from one generator for all clients of a worker.
+
+    Its per-client methods (`operations`, `final_operations`) are not used then.
+    """
+
+    def generator(self, seed: str, clients: int) -> Generator:
+        """Return what clients do until stopped; `clients` is their number in all workers."""
+        ...
+
+    def final_generator(self, seed: str, clients: int, keys: Sequence[str]) -> Generator:
+        """Return what is done after the heal; `keys` are those with at least one ok operation.
+
+        Each operation is retried by its client until it is ok.
+        """
+        ...
+
+
+def generator_of(workload: Workload, seed: str, clients: int) -> Generator:
+    """Return the generator of any workload."""
+    if isinstance(workload, GeneratedWorkload):
+        return workload.generator(seed, clients)
+    return each_client(lambda client: operations(workload.operations(seed, client, clients)))
+
+
+def final_generator_of(
+    workload: Workload, seed: str, clients: int, keys: Sequence[str]
+) -> Generator:
+    """Return the generator of any workload's final operations, after the heal."""
+    if isinstance(workload, GeneratedWorkload):
+        return workload.final_generator(seed, clients, keys)
+    return each_client(lambda client: operations(workload.final_operations(client, clients)))

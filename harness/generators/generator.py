@@ -1,13 +1,24 @@
-"""The generator protocol: contexts, steps and completions.
+"""The generator protocol, and generators of operations and of other generators, by choice or time.
 
-Source: jepsen.generator's protocol (op, update) and its contexts.
+The protocol: contexts, steps and completions. Combinators go through generators in sequence or by
+choice. Timing: rates, pauses, think time, time limits; times are ns since the clients started.
+
+Source: jepsen.generator: its protocol (op, update) and its contexts; sequences, concat, limit,
+once, repeat, synchronize, phases, mix, any, until-ok; stagger, delay, sleep, time-limit. YCSB's
+target throughput for rates that catch up after a delay.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from itertools import repeat as repeated
+from random import Random
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from shaketable.harness.contracts.plugins import Answer, Operation
+from shaketable.harness.contracts.rng import rng_for
 
 
 class Context(NamedTuple):
@@ -72,3 +83,411 @@ def sooner(one: Wait, other: Wait | None) -> Wait:
     if other is None or other.until_ns is None:
         return one
     return other if one.until_ns is None or other.until_ns < one.until_ns else one
+
+
+# Combinators.
+
+Item = TypeVar("Item")
+
+
+class Lazy(Generic[Item]):
+    """The rest of an iterator as an immutable value: read on first use, the same ever after.
+
+    Elements before it are not kept.
+    """
+
+    __slots__ = ("_pair", "_source")
+
+    def __init__(self, source: Iterator[Item]) -> None:
+        self._source: Iterator[Item] | None = source
+        self._pair: tuple[Item, Lazy[Item]] | None = None
+
+    def next(self) -> tuple[Item, Lazy[Item]] | None:
+        """Return the first element and the rest; None at the end."""
+        source = self._source
+        if source is not None:
+            self._source = None
+            for item in source:
+                self._pair = item, Lazy(source)
+                break
+        return self._pair
+
+
+def operations(sequence: Iterable[Operation]) -> Generator:
+    """Give a sequence's operations in order, each to the first free client."""
+    return _Operations(Lazy(iter(sequence)))
+
+
+def once(operation: Operation) -> Generator:
+    """Give this operation once."""
+    return operations((operation,))
+
+
+def repeat(operation: Operation, count: int | None = None) -> Generator:
+    """Repeat one operation, `count` times or forever."""
+    return operations(repeated(operation) if count is None else repeated(operation, count))
+
+
+def concat(*parts: Generator) -> Generator:
+    """Run the parts in order, each until it is exhausted."""
+    return _Concat(parts)
+
+
+def limit(count: int, generator: Generator) -> Generator:
+    """Give at most `count` operations of a generator."""
+    return _Limit(count, generator)
+
+
+def synchronize(generator: Generator) -> Generator:
+    """Wait until all clients are free, so that earlier operations have completed, then start."""
+    return _Synchronized(generator)
+
+
+def phases(*parts: Generator) -> Generator:
+    """Run the parts in order, each after all operations of the one before have completed."""
+    return _Concat(tuple(_Synchronized(part) for part in parts))
+
+
+@dataclass(frozen=True, slots=True)
+class _Operations:
+    rest: Lazy[Operation]
+
+    def next_op(self, context: Context) -> NextOp:
+        pair = self.rest.next()
+        if pair is None:
+            return None
+        return Due(pair[0], context.free[0], context.now_ns), _Operations(pair[1])
+
+    def update(self, completion: Completion) -> Generator:
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class _Concat:
+    parts: tuple[Generator, ...]
+
+    def next_op(self, context: Context) -> NextOp:
+        parts = self.parts
+        while parts:
+            given = parts[0].next_op(context)
+            if given is not None:
+                return given[0], _Concat((given[1], *parts[1:]))
+            parts = parts[1:]
+        return None
+
+    def update(self, completion: Completion) -> Generator:
+        if not self.parts:
+            return self
+        first = self.parts[0].update(completion)
+        return self if first is self.parts[0] else _Concat((first, *self.parts[1:]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    left: int
+    inner: Generator
+
+    def next_op(self, context: Context) -> NextOp:
+        if self.left <= 0:
+            return None
+        given = self.inner.next_op(context)
+        if given is None:
+            return None
+        step, inner = given
+        return step, _Limit(self.left - (type(step) is Due), inner)
+
+    def update(self, completion: Completion) -> Generator:
+        inner = self.inner.update(completion)
+        return self if inner is self.inner else _Limit(self.left, inner)
+
+
+@dataclass(frozen=True, slots=True)
+class _Synchronized:
+    inner: Generator
+
+    def next_op(self, context: Context) -> NextOp:
+        if len(context.free) < len(context.clients):
+            return PENDING, self
+        return self.inner.next_op(context)
+
+    def update(self, completion: Completion) -> Generator:
+        inner = self.inner.update(completion)
+        return self if inner is self.inner else _Synchronized(inner)
+
+
+# ---- choices: at random, the soonest, or again until one operation is ok ---------------------
+
+
+def mix(*parts: Generator, seed: str, weights: Sequence[float] | None = None) -> Generator:
+    """Choose a part at random for each operation; an exhausted part drops out.
+
+    Args:
+        parts: what to choose among.
+        seed: seed of the random choices.
+        weights: relative frequencies of the parts; equal if omitted.
+    """
+    shares = tuple(weights) if weights is not None else (1.0,) * len(parts)
+    assert len(shares) == len(parts), "a weight for each part"
+    assert all(share > 0 for share in shares), "weights are above 0"
+    return _Mix(parts, shares, Lazy(_rolls(rng_for(seed, "mix"))))
+
+
+def any_of(*parts: Generator) -> Generator:
+    """Take the operation that is due first; at the same time, the first part's."""
+    return _Any(parts)
+
+
+def until_ok(generator: Generator) -> Generator:
+    """Repeat a generator's operations until one of them is ok."""
+    return _UntilOk(generator, frozenset(), is_done=False)
+
+
+def _rolls(rng: Random) -> Iterator[float]:
+    while True:
+        yield rng.random()
+
+
+@dataclass(frozen=True, slots=True)
+class _Mix:
+    parts: tuple[Generator, ...]
+    shares: tuple[float, ...]
+    rolls: Lazy[float]
+
+    def next_op(self, context: Context) -> NextOp:
+        roll = self.rolls.next()
+        assert roll is not None, "rolls have no end"
+        parts, shares = list(self.parts), list(self.shares)
+        wait: Wait | None = None
+        while parts:
+            chosen = _chosen(shares, roll[0])
+            # Try the chosen part first. If it is pending, try the others in order.
+            for number in (chosen, *(n for n in range(len(parts)) if n != chosen)):
+                given = parts[number].next_op(context)
+                if given is None:
+                    del parts[number], shares[number]
+                    break
+                step, parts[number] = given
+                if isinstance(step, Due):
+                    return step, _Mix(tuple(parts), tuple(shares), roll[1])
+                wait = sooner(step, wait)
+            else:
+                return wait or PENDING, _Mix(tuple(parts), tuple(shares), self.rolls)
+        return None
+
+    def update(self, completion: Completion) -> Generator:
+        parts = _updated(self.parts, completion)
+        return self if parts is self.parts else _Mix(parts, self.shares, self.rolls)
+
+
+@dataclass(frozen=True, slots=True)
+class _Any:
+    parts: tuple[Generator, ...]
+
+    def next_op(self, context: Context) -> NextOp:
+        kept: list[Generator] = []
+        best: tuple[int, Due, Generator] | None = None
+        wait: Wait | None = None
+        for part in self.parts:
+            given = part.next_op(context)
+            if given is None:
+                continue
+            step, after = given
+            if isinstance(step, Wait):
+                wait = sooner(step, wait)
+                kept.append(after)
+                continue
+            if best is None or step.at_ns < best[1].at_ns:
+                best = len(kept), step, after
+            kept.append(part)  # unchanged: its operation was not taken
+        if best is not None:
+            kept[best[0]] = best[2]
+            return best[1], _Any(tuple(kept))
+        return (wait or PENDING, _Any(tuple(kept))) if kept else None
+
+    def update(self, completion: Completion) -> Generator:
+        parts = _updated(self.parts, completion)
+        return self if parts is self.parts else _Any(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _UntilOk:
+    inner: Generator
+    open: frozenset[int]
+    is_done: bool
+
+    def next_op(self, context: Context) -> NextOp:
+        if self.is_done:
+            return None
+        given = self.inner.next_op(context)
+        if given is None:
+            return None
+        step, inner = given
+        open_ = self.open | {step.client} if isinstance(step, Due) else self.open
+        return step, _UntilOk(inner, open_, is_done=False)
+
+    def update(self, completion: Completion) -> Generator:
+        inner = self.inner.update(completion)
+        if completion.client not in self.open:
+            return self if inner is self.inner else _UntilOk(inner, self.open, self.is_done)
+        is_done = self.is_done or completion.outcome == "ok"
+        return _UntilOk(inner, self.open - {completion.client}, is_done)
+
+
+def _chosen(shares: Sequence[float], roll: float) -> int:
+    """Return the index of the share that `roll`, in [0, 1), falls into."""
+    sums = list(accumulate(shares))
+    at = roll * sums[-1]
+    return next((number for number, bound in enumerate(sums) if at < bound), len(sums) - 1)
+
+
+def _updated(parts: tuple[Generator, ...], completion: Completion) -> tuple[Generator, ...]:
+    """Update all parts; return the same tuple if none changed."""
+    after = tuple(part.update(completion) for part in parts)
+    is_same = all(one is other for one, other in zip(parts, after, strict=True))
+    return parts if is_same else after
+
+
+# Timing.
+
+NS: Final = 1_000_000_000
+CATCH_UP_MAX_NS: Final = NS
+"""After a delay, operations that were missed are made up for: those of this time at most."""
+
+
+def stagger(mean_s: float, generator: Generator, *, seed: str) -> Generator:
+    """Space operations by random gaps, uniform from 0 to twice the mean, over all clients."""
+    return _Staggered(generator, Lazy(_gaps(rng_for(seed, "stagger"), mean_s)))
+
+
+def rate(hz: float, generator: Generator, *, seed: str) -> Generator:
+    """Limit operations to `hz` per second on average; 0: as fast as the clients can."""
+    return stagger(1 / hz, generator, seed=seed) if hz else generator
+
+
+def delay(seconds: float, generator: Generator) -> Generator:
+    """Space operations by exactly this time, over all clients."""
+    return _Staggered(generator, Lazy(repeated(int(seconds * NS))))
+
+
+def think_time(mean_s: float, generator: Generator, *, seed: str) -> Generator:
+    """Let each client pause between the completion of an operation and its next one.
+
+    Uniform from 0 to twice the mean; each client has its own random stream.
+    """
+    return _Thinking(generator, mean_s, seed, {}) if mean_s else generator
+
+
+def sleep(seconds: float) -> Generator:
+    """Emit nothing for this long, from the first call on."""
+    return _Asleep(int(seconds * NS), None)
+
+
+def time_limit(seconds: float, generator: Generator) -> Generator:
+    """Emit only what is due within this time, from the first call on."""
+    return _TimeLimit(generator, int(seconds * NS), None)
+
+
+def _gaps(rng: Random, mean_s: float) -> Iterator[int]:
+    while True:
+        yield int(rng.uniform(0, 2 * mean_s) * NS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Staggered:
+    inner: Generator
+    gaps: Lazy[int]
+    next_ns: int | None = None
+
+    def next_op(self, context: Context) -> NextOp:
+        given = self.inner.next_op(context)
+        if given is None:
+            return None
+        step, inner = given
+        if isinstance(step, Wait):
+            return step, replace(self, inner=inner)
+        pair = self.gaps.next()
+        assert pair is not None, "gaps have no end"
+        gap_ns, gaps = pair
+        next_ns = self.next_ns
+        if next_ns is None:  # a random start, so that workers do not start in step
+            next_ns = context.now_ns + gap_ns
+        else:
+            next_ns = max(next_ns, context.now_ns - CATCH_UP_MAX_NS) + gap_ns
+        at_ns = max(step.at_ns, next_ns)
+        return Due(step.operation, step.client, at_ns), _Staggered(inner, gaps, next_ns)
+
+    def update(self, completion: Completion) -> Generator:
+        inner = self.inner.update(completion)
+        return self if inner is self.inner else _Staggered(inner, self.gaps, self.next_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class _Thinking:
+    inner: Generator
+    mean_s: float
+    seed: str
+    thoughts: Mapping[int, tuple[int, Lazy[int]]]  # client -> end of its pause, remaining gaps
+
+    def next_op(self, context: Context) -> NextOp:
+        now_ns, thoughts = context.now_ns, self.thoughts
+        ready = tuple(c for c in context.free if c not in thoughts or thoughts[c][0] <= now_ns)
+        given = self.inner.next_op(context._replace(free=ready) if ready else context)
+        if given is None:
+            return None
+        step, inner = given
+        if isinstance(step, Due):
+            if step.client in thoughts:
+                step = step._replace(at_ns=max(step.at_ns, thoughts[step.client][0]))
+        elif ready and len(ready) < len(context.free):  # ask again when the others are ready
+            step = sooner(step, Wait(min(thoughts[c][0] for c in context.free if c not in ready)))
+        return step, replace(self, inner=inner)
+
+    def update(self, completion: Completion) -> Generator:
+        client = completion.client
+        left = self.thoughts[client][1] if client in self.thoughts else None
+        pair = (left or Lazy(_gaps(rng_for(self.seed, "think", client), self.mean_s))).next()
+        assert pair is not None, "gaps have no end"
+        thought = completion.at_ns + pair[0], pair[1]
+        inner = self.inner.update(completion)
+        return replace(self, inner=inner, thoughts={**self.thoughts, client: thought})
+
+
+@dataclass(frozen=True, slots=True)
+class _Asleep:
+    for_ns: int
+    until_ns: int | None
+
+    def next_op(self, context: Context) -> NextOp:
+        until_ns = context.now_ns + self.for_ns if self.until_ns is None else self.until_ns
+        if context.now_ns >= until_ns:
+            return None
+        return Wait(until_ns), _Asleep(self.for_ns, until_ns)
+
+    def update(self, completion: Completion) -> Generator:
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class _TimeLimit:
+    inner: Generator
+    for_ns: int
+    until_ns: int | None
+
+    def next_op(self, context: Context) -> NextOp:
+        until_ns = context.now_ns + self.for_ns if self.until_ns is None else self.until_ns
+        if context.now_ns >= until_ns:
+            return None
+        given = self.inner.next_op(context)
+        if given is None:
+            return None
+        step, inner = given
+        if isinstance(step, Due):
+            if step.at_ns >= until_ns:
+                return None
+        elif step.until_ns is None or step.until_ns > until_ns:
+            step = Wait(until_ns)
+        return step, _TimeLimit(inner, self.for_ns, until_ns)
+
+    def update(self, completion: Completion) -> Generator:
+        inner = self.inner.update(completion)
+        return self if inner is self.inner else replace(self, inner=inner)

@@ -2,6 +2,8 @@
 
 Open the history, choose its model, judge it with an engine, and join the verdicts with what is
 known of missing events: a history with a cut end is never VALID, one with a hole proves nothing.
+
+A violation that was found while a history grew is explained by such a check of its last part.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -32,14 +35,15 @@ from shaketable.checkers.linearizability.model_choice import (
     require_fit,
 )
 from shaketable.checkers.models.model import Model
+from shaketable.checkers.online import Violation
 from shaketable.harness import discovery
 from shaketable.harness.budget_clock import budget_clock_s, uncounted
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.plugins import CheckContext, Checker, Promises, SearchBudget
 from shaketable.harness.contracts.verdict import Outcome, Verdict
 from shaketable.harness.history.foreign.columns import TRANSACTION
-from shaketable.harness.history.foreign.read import Format, PartitionBy
-from shaketable.harness.history.foreign.source import Source, open_source
+from shaketable.harness.history.foreign.jsonl import EventLine
+from shaketable.harness.history.foreign.read import Format, PartitionBy, Source, open_source
 from shaketable.harness.judging import against, engines
 from shaketable.harness.run_markers import scratch_prefix
 from shaketable.reports.check_page.checked_history import CheckedHistory, shown_findings
@@ -328,7 +332,7 @@ def _compared(
 
 def _all_promises(fs: frozenset[str]) -> Promises:
     """Return promises that exclude every anomaly, since the system declared none."""
-    from shaketable.checkers.anomalies.promises import ANOMALIES  # noqa: PLC0415 - only where one is
+    from shaketable.checkers.anomalies.log_rules import ANOMALIES  # noqa: PLC0415 - only where one is
 
     return Promises(linearizable=fs, excludes=ANOMALIES)
 
@@ -387,3 +391,47 @@ def require_checkers(names: Sequence[str]) -> None:
             raise UsageError(
                 f"the checker {name} judges the nodes' logs, which a history does not have"
             )
+
+
+# What a check says of a violation that was found while the history grew.
+
+
+def explain(violation: Violation, model: str) -> CheckedHistory | None:
+    """Return what `check` says of the events around a violation of `model`.
+
+    None if these events were too many to be kept, or do not show it by themselves.
+    """
+    if not violation.window:
+        return None
+    events = b"".join(msgspec.json.encode(each) + b"\n" for each in violation.window)
+    settings = CheckSettings(
+        model=model,
+        initial=violation.first,
+        partition_by="none",
+        engine="local",
+        is_part=violation.is_part,
+    )
+    engine = engines.Engine("local", "")
+    try:
+        with tempfile.TemporaryDirectory(prefix=scratch_prefix("watch")) as folder:
+            part = Path(folder) / "part.jsonl"
+            part.write_bytes(events)
+            one = check_path(part, settings, lambda _: engine, lambda _: None)
+    except (OSError, HarnessError, UsageError):  # a full disk hides no violation
+        return None
+    finally:
+        engine.stop()
+    return one if one.outcome is Outcome.INVALID else None
+
+
+def impossible_read(model: str) -> Violation:
+    """Return a read of what nothing has put there, as the model has it.
+
+    To be explained once before it is urgent: what explains is loaded and compiled then.
+    """
+    read = {"f": "get", "value": "7"} if model == "kv" else {"f": "read", "value": 7}
+    window = tuple(
+        EventLine(type=kind, process=0, key="k", time=at, **read)
+        for at, kind in enumerate(("invoke", "ok"))
+    )
+    return Violation(None, 0, None, window, is_part=False)

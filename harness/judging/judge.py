@@ -2,18 +2,34 @@
 
 Needs only the run's folder, not the cluster, so that a run whose harness was killed is judged in
 the same way.
+
+Also saved are the log entries around findings (evidence/entries.json), which the pages of
+violations show: the nodes' data files may be deleted later, and reports do not know how to read
+them. That changes no verdict, and no error of it ends a check.
+
+What was judged while a run went on is compared with what its checkers say at the end. Both judge
+the same recordings, so they agree. If they do not, one of them is wrong: an internal error, which
+is told, and a violation that was proven stands. If the check could not decide what had been proven,
+the proof decides.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from shaketable.checkers.engine.judge import CheckJob, SegmentedReader
+from shaketable.checkers.evidence.entries_around import AckedAppends, Place, collect
 from shaketable.harness import discovery
 from shaketable.harness.campaigns import campaign as campaigns
 from shaketable.harness.campaigns.campaign import Campaign, faults_of, repeat_command, target_of
@@ -22,6 +38,7 @@ from shaketable.harness.contracts.broken_rules import Broken
 from shaketable.harness.contracts.capabilities import family_of
 from shaketable.harness.contracts.clients import topics_of
 from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.contracts.finding_kinds import record_of
 from shaketable.harness.contracts.plugins import CheckContext, FaultWindow, Promises, Target
 from shaketable.harness.contracts.promises import BUILT_IN_FAULTS
 from shaketable.harness.contracts.verdict import Finding, Outcome, Verdict, join
@@ -32,17 +49,21 @@ from shaketable.harness.history.export import (
     load_given_up,
     load_operations,
 )
-from shaketable.harness.history.run_folder import RunFolder, write_atomically
-from shaketable.harness.judging import log_entries, undisturbed
+from shaketable.harness.history.run_folder import (
+    NoPlainFileError,
+    RunFolder,
+    read_plain,
+    write_atomically,
+)
+from shaketable.harness.history.schema import APPENDING
+from shaketable.harness.judging import invariants
 from shaketable.harness.judging.engines import Engine
 from shaketable.harness.judging.invariants import judge_invariants
-from shaketable.harness.judging.online_agreement import judge_agreement
 from shaketable.harness.runtime import availability
 
 if TYPE_CHECKING:
     from shaketable.reports import Report
-    from shaketable.reports.availability.outages import ClientActivity
-
+    from shaketable.reports.availability import ClientActivity
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +117,7 @@ def judge(
     write_results(folder, judged)
     if any(verdict.findings or verdict.observed for verdict in verdicts):
         progress("keeping what the logs hold around what was found")
-    log_entries.save(folder, job, verdicts)
+    save_log_entries(folder, job, verdicts)
     return judged
 
 
@@ -104,31 +125,34 @@ def _client_violations(folder: RunFolder, context: CheckContext) -> tuple[Broken
     """Return rules that clients saw broken though no fault disturbed the group, in virtual time."""
     if context.incomplete is not None:
         return ()
-    operations = load_operations(folder, undisturbed.COLUMNS)
-    return undisturbed.find_broken(operations, load_given_up(folder), context)
+    operations = load_operations(folder, invariants.COLUMNS)
+    return invariants.find_broken(operations, load_given_up(folder), context)
 
 
 def _failover(folder: RunFolder, campaign: Campaign, exported: Exported) -> dict[str, Any] | None:
     """Measure how soon writes went on after kills of the leader; None if there were none."""
-    from shaketable.reports.availability import recovery  # noqa: PLC0415 - only where a run is judged
-    from shaketable.reports.availability.elections import aimed_plans  # noqa: PLC0415
+    from shaketable.reports import availability  # noqa: PLC0415 - only where a run is judged
+    from shaketable.reports.elections import aimed_plans  # noqa: PLC0415
 
-    if not any(window.name == recovery.KILL for window in exported.windows):
+    if not any(window.name == availability.KILL for window in exported.windows):
         return None
-    found = recovery.measure_failover(
+    found = availability.measure_failover(
         load_operations(folder, FAILOVER_COLUMNS),
         exported.windows,
         aimed_plans(exported.nemesis),
         campaign.nodes,
         _client_activity(folder, campaign, exported.end_ns),
     )
-    return None if found is None else recovery.failover_json(found)
+    return None if found is None else availability.failover_json(found)
 
 
 def _client_activity(folder: RunFolder, campaign: Campaign, end_ns: int) -> ClientActivity | None:
     """Return when clients worked, if run.json has it; needs the exported events."""
-    from shaketable.reports.availability.outages import ClientActivity, active_until  # noqa: PLC0415
-    from shaketable.reports.spans import phase_spans  # noqa: PLC0415 - only where a run is judged
+    from shaketable.reports.availability import (  # noqa: PLC0415 - only where a run is judged
+        ClientActivity,
+        active_until,
+        phase_spans,
+    )
 
     phases = phase_spans(folder.facts().get("phases"), end_ns)
     until_ns = active_until(phases, campaign.time_limit_s)
@@ -441,3 +465,164 @@ def _plan_deviations(facts: dict[str, Any]) -> list[Finding]:
         )
     ]
     return [*exits, *notes, *([] if facts["drained"] else drained)]
+
+
+# The log entries around findings: evidence/entries.json.
+
+PER_KIND_MAX: Final = 8
+"""Findings of each kind and fault whose entries are saved."""
+MAPS_MAX: Final = 8
+"""Queues that are mapped."""
+FILE_BYTES_MAX: Final = 8 << 20
+"""A larger file is not written: a page without entries is better than one too large to open."""
+COLUMNS: Final = ("f", "key", "input", "offset", "outcome")
+
+
+def save_log_entries(folder: RunFolder, job: CheckJob, verdicts: Iterable[Verdict]) -> None:
+    """Write the log entries around these verdicts' findings; no file if there are none.
+
+    Deletes the file of an earlier check. Never raises, whatever the logs hold.
+    """
+    try:
+        folder.entries_json.unlink(missing_ok=True)
+        found = [
+            finding
+            for verdict in verdicts
+            for finding in (*verdict.findings, *verdict.observed)
+            if any(True for _ in _places(finding))
+        ]
+        chosen = _chosen(found)
+        if not chosen or not job.logs:
+            return
+        text = json.dumps(_collected(folder, job, chosen), separators=(",", ":"))
+        if len(text) > FILE_BYTES_MAX:
+            log.warning("event=evidence_too_large bytes=%d", len(text))
+            return
+        folder.entries_json.parent.mkdir(exist_ok=True)
+        write_atomically(folder.entries_json, text + "\n")
+    except Exception:  # a target's log reader may raise anything; the verdict does not depend on it
+        log.exception("event=evidence_not_kept")
+
+
+def _collected(folder: RunFolder, job: CheckJob, chosen: list[Finding]) -> dict[str, Any]:
+    keys = list(
+        dict.fromkeys(
+            finding.key
+            for finding in chosen
+            if finding.key is not None and record_of(finding.kind).has_map
+        )
+    )[:MAPS_MAX]
+    logs = {node: partial(_read, job, node) for node in job.logs}
+    places = [place for finding in chosen for place in _places(finding)]
+    return collect(logs, places, _acked(folder, keys), job.context.committed)
+
+
+def _read(job: CheckJob, node: str) -> Iterator[pa.RecordBatch]:
+    return job.read_log(job.logs[node], node)
+
+
+def _chosen(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the first findings of each kind and fault: those that get pages.
+
+    The first of every group come before all second ones, since the number of places is limited.
+    """
+    seen: Counter[tuple[str, str]] = Counter()
+    chosen: list[tuple[int, Finding]] = []
+    for finding in findings:
+        faults = finding.details.get("faults") or [finding.details.get("fault")]
+        group = (finding.kind, str(faults[0] if isinstance(faults, list) else faults))
+        if seen[group] < PER_KIND_MAX:
+            chosen.append((seen[group], finding))
+            seen[group] += 1
+    return [finding for _, finding in sorted(chosen, key=lambda ranked: ranked[0])]
+
+
+def _places(finding: Finding) -> Iterator[Place]:
+    """Yield the places of a finding: the offset in its queue, the indices in the log."""
+    if finding.key is not None and finding.offset is not None:
+        yield Place(key=finding.key, offset=finding.offset)
+    for name in record_of(finding.kind).indices:
+        index = finding.details.get(name)
+        if isinstance(index, int) and not isinstance(index, bool):
+            yield Place(index=index)
+
+
+def _acked(folder: RunFolder, keys: list[str]) -> dict[str, AckedAppends]:
+    if not keys:
+        return {}
+    try:
+        rows = load_operations(folder, COLUMNS)
+    except HarnessError:
+        return {}
+    is_acked = pc.and_(
+        pc.equal(rows["outcome"], "ok"), pc.is_in(rows["f"], value_set=pa.array(APPENDING))
+    )
+    has_place = pc.and_(pc.is_valid(rows["offset"]), pc.is_valid(rows["input"]))
+    rows = rows.filter(pc.and_(is_acked, has_place))
+    return {key: AckedAppends.of(rows.filter(pc.equal(rows["key"], key))) for key in keys}
+
+
+# What was judged online, and what its checkers say at the end.
+
+AGREEMENT: Final = "online"
+"""The name of the verdict on a disagreement; there is none if there is no disagreement."""
+BYTES_MAX: Final = 256 << 20
+FINDINGS_MAX: Final = 100
+
+
+class _Line(msgspec.Struct):
+    """A line of online.jsonl (`harness.judging.online`): a violation, or how it ended."""
+
+    type: str
+    checker: str
+    finding: Finding | None = None
+    outcome: str | None = None
+
+
+def judge_agreement(folder: RunFolder, verdicts: Sequence[Verdict]) -> Verdict | None:
+    """Return a verdict on a disagreement with these; None if there is none, or nothing to compare.
+
+    It is unknown if what was found cannot be read any more: it may have been a proof.
+    """
+    try:
+        lines = _lines(folder)
+    except (NoPlainFileError, msgspec.DecodeError) as error:
+        why = f"what was found while the run went on cannot be read: {error}"
+        return Verdict(AGREEMENT, Outcome.UNKNOWN, f"{folder.online_jsonl.name}: {why}")
+    by_name = {verdict.checker: verdict for verdict in verdicts}
+    if not lines or lines[0].checker not in by_name:
+        return None
+    checked = by_name[lines[0].checker]
+    proven = [line.finding for line in lines if line.finding is not None]
+    kinds = {finding.kind for finding in (*checked.findings, *checked.observed)}
+    is_refuted = checked.outcome is Outcome.INVALID or "not-linearizable" in kinds
+    if proven and not is_refuted:
+        return _proven(proven, checked)
+    is_valid = any(line.type == "finished" and line.outcome == Outcome.VALID.name for line in lines)
+    if is_valid and is_refuted:
+        return Verdict(
+            AGREEMENT,
+            Outcome.UNKNOWN,
+            f"internal error: {checked.checker} finds what was found to be right while the run went"
+            " on; please report it with this run's folder",
+        )
+    return None
+
+
+def _proven(proven: Sequence[Finding], checked: Verdict) -> Verdict:
+    keys = "1 key" if len(proven) == 1 else f"{len(proven)} keys"
+    found = f"{keys} found not to be linearizable while the run went on"
+    if checked.outcome is Outcome.VALID:
+        why = f"internal error: {found}, and {checked.checker} finds no violation; please report it"
+        why += " with this run's folder"
+    else:
+        why = f"{found}, which {checked.checker} did not decide"
+    return Verdict(AGREEMENT, Outcome.INVALID, why, tuple(proven[:FINDINGS_MAX]), len(proven))
+
+
+def _lines(folder: RunFolder) -> list[_Line]:
+    """Return the lines of online.jsonl, without a torn last one; none if there is no such file."""
+    if not folder.online_jsonl.exists():
+        return []
+    data = read_plain(folder.online_jsonl, BYTES_MAX)
+    return [msgspec.json.decode(line, type=_Line) for line in data.split(b"\n")[:-1]]

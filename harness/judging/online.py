@@ -17,17 +17,15 @@ from typing import Any, Final
 import msgspec
 
 from shaketable.checkers.linearizability.model_choice import model_named
-from shaketable.checkers.online.history_judge import HistoryJudge, Violation
+from shaketable.checkers.online import HistoryJudge, Violation
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.verdict import Finding
 from shaketable.harness.guard import die_with_parent
 from shaketable.harness.history.foreign.jsonl import EventLine
-from shaketable.harness.history.growing_segments import GrowingSegments
 from shaketable.harness.history.run_folder import RunFolder, write_atomically
-from shaketable.harness.history.segments import Event
-from shaketable.harness.judging.explaining import explain, impossible_read
-from shaketable.harness.runtime.online.coverage import OnlinePlan
-from shaketable.harness.runtime.online.judge_process import NAME, TEXT_MAX
+from shaketable.harness.history.segments import Event, GrowingSegments
+from shaketable.harness.judging.checking import explain, impossible_read
+from shaketable.harness.runtime.online import NAME, TEXT_MAX, OnlinePlan
 from shaketable.reports.check_page.checked_history import CheckedHistory
 from shaketable.reports.check_page.page import render_page
 

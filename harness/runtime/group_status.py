@@ -1,21 +1,40 @@
-"""The status of a group: what each node last reported, who leads, whether all nodes agree.
+"""The status of a group, and requests to it: what each node last reported, who leads, who agrees.
 
-The same for every world; only the way to ask a node differs.
+The same for every world; only the way to ask a node differs. Requests are repeated until they
+succeed: transfers, membership changes.
+
+Each node's log end and clocks are sampled (samples.jsonl). Samples are taken from the answers to
+status polls, so one costs one line. Each is one row:
+
+    {"time_ns": ..., "node": "n1", "committed_index": 41, "end_index": 43,
+     "wall_offset_ms": 0.2, "monotonic_offset_ms": 0.2, "doubt_ms": 0.4}
+
+The last three are there only for nodes whose target reports their clocks
+(`contracts.plugins.NodeStatus.wall_ms`), or whose world knows them; an offset is how far the node's
+clock is ahead of the harness's, plus or minus `doubt_ms`. If nodes form several groups, a row has
+its `group` too.
+
+Source: Cristian, Probabilistic clock synchronization (1989): the midpoint between request and
+answer stands for the moment at which the clock was read.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol
 
 import trio
 
-from shaketable.harness.contracts.abilities import LimitsStatus
-from shaketable.harness.contracts.plugins import NO_ROLE, Json, NodeStatus
+from shaketable.harness.contracts.abilities import ChangesMembers, LimitsStatus
+from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError
+from shaketable.harness.contracts.plugins import NO_ROLE, Json, NodeLayout, NodeStatus
+from shaketable.harness.contracts.simulation import SteersSimulated
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.observer import Observer
-from shaketable.harness.runtime.samples import Samples
 
 STATUS_INTERVAL_S = 0.1
 STATUS_TIMEOUT_S = 0.3
@@ -266,3 +285,210 @@ class GroupStatus:
 
 def _ignore() -> None:
     """Ignore the event."""
+
+
+# Requests that are repeated until they succeed.
+
+TRANSFER_TIMEOUT_S = 3.0
+"""How long to wait for a leadership transfer."""
+TRANSFER_POLL_S = 0.01
+MEMBERS_TIMEOUT_S = 8.0
+"""How long to wait for a membership change: less than a fault may take to start."""
+
+
+async def wait_until(
+    is_so: Callable[[], bool], timeout_s: float, interval_s: float = STATUS_INTERVAL_S / 2
+) -> bool:
+    """Poll until `is_so()`; False if it is not within `timeout_s`. Its exceptions propagate."""
+    deadline = trio.current_time() + timeout_s
+    while not is_so():
+        if trio.current_time() >= deadline:
+            return False
+        await trio.sleep(interval_s)
+    return True
+
+
+async def transfer(
+    group_status: GroupStatus, ask: Callable[[str, str, float], Awaitable[None]], to: str
+) -> Json:
+    """Ask the leader to transfer leadership to `to`; see `World.transfer`.
+
+    `ask(leader, to, timeout_s)` sends the request, and raises as the target's
+    `transfer_leadership`.
+    """
+    was, term = group_status.leading()
+    answer: Json = {"from": was, "took_ms": None, "error": None}
+    if was is None or was == to:
+        return answer
+    asked_s = trio.current_time()
+    with trio.move_on_after(TRANSFER_TIMEOUT_S):
+        try:
+            await ask(was, to, TRANSFER_TIMEOUT_S)
+        except IndefiniteError as error:  # it may still happen
+            answer["error"] = str(error)
+        except DefiniteError as error:
+            return {**answer, "error": str(error)}
+        while not _leads_after(await group_status.ask(to), term):  # noqa: ASYNC110 - polled: no event
+            await trio.sleep(TRANSFER_POLL_S)
+        answer["took_ms"] = round((trio.current_time() - asked_s) * 1e3, 1)
+    return answer
+
+
+def _leads_after(status: NodeStatus | None, term: int) -> bool:
+    return status is not None and status.role == "leader" and status.term > term
+
+
+async def remove_member(
+    target: ChangesMembers, layouts: Mapping[str, NodeLayout], node: str
+) -> Json:
+    """Have the target remove a node from its group; see `MovesMembers.remove_member`."""
+    return await _change(partial(target.remove_member, layouts, node))
+
+
+async def add_member(target: ChangesMembers, layouts: Mapping[str, NodeLayout], node: str) -> Json:
+    """Have the target add a node to its group; see `MovesMembers.add_member`.
+
+    Raises:
+        IndefiniteError: it did not become a voter in time.
+    """
+    answer = await _change(partial(target.add_member, layouts, node))
+    if answer["error"] is not None:
+        raise IndefiniteError(answer["error"])
+    return answer
+
+
+async def _change(ask: Callable[[float], Awaitable[tuple[str, ...]]]) -> Json:
+    asked_s = trio.current_time()
+    try:
+        with trio.fail_after(MEMBERS_TIMEOUT_S):
+            members = await ask(MEMBERS_TIMEOUT_S)
+    except (DefiniteError, IndefiniteError) as error:
+        return {"took_ms": None, "members": [], "error": str(error)}
+    except trio.TooSlowError:
+        why = f"no answer within {MEMBERS_TIMEOUT_S:g} s"
+        return {"took_ms": None, "members": [], "error": why}
+    took_ms = round((trio.current_time() - asked_s) * 1e3, 1)
+    return {"took_ms": took_ms, "members": list(members), "error": None}
+
+
+# Samples over time.
+
+SAMPLE_EVERY_NS: Final = 500_000_000
+"""The minimum interval between samples of a node."""
+SAMPLES_EVEN_MAX: Final = 2_000
+"""After this many samples of a node the interval grows: it becomes the run's age divided by this,
+so a run of a week has 15,000 samples of a node.
+"""
+ROWS_MAX: Final = 200_000
+"""Limit of rows in a run; further samples are dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What the harness's own clocks showed at one instant, in milliseconds."""
+
+    wall_ms: float
+    monotonic_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClockOffsets:
+    """How far a node's clocks are ahead of the harness's, plus or minus `doubt_ms`."""
+
+    wall_ms: float
+    monotonic_ms: float
+    doubt_ms: float
+
+
+class Clocks(Protocol):
+    """How a world measures its nodes' clocks."""
+
+    def shown(self) -> Shown:
+        """Return what the harness's own clocks show now."""
+        ...
+
+    def offsets(self, status: NodeStatus, asked: Shown) -> ClockOffsets | None:
+        """Measure the clocks of a node that was asked at `asked` and answers now; None: unknown."""
+        ...
+
+
+class AnsweredClocks:
+    """Clocks of nodes that report them in their status."""
+
+    def shown(self) -> Shown:
+        """Return what this machine's clocks show."""
+        return Shown(time.time_ns() / 1e6, time.monotonic_ns() / 1e6)
+
+    def offsets(self, status: NodeStatus, asked: Shown) -> ClockOffsets | None:
+        """Compare a node's report with the midpoint between request and answer."""
+        if status.wall_ms is None or status.monotonic_ms is None:
+            return None
+        answered = self.shown()
+        doubt_ms = (answered.monotonic_ms - asked.monotonic_ms) / 2
+        return ClockOffsets(
+            status.wall_ms - (asked.wall_ms + answered.wall_ms) / 2,
+            status.monotonic_ms - (asked.monotonic_ms + doubt_ms),
+            doubt_ms,
+        )
+
+
+class SimulatedClocks:
+    """Clocks of simulated nodes, known without asking. `now_ns` returns the world's time."""
+
+    def __init__(self, machines: SteersSimulated, now_ns: Callable[[], int]) -> None:
+        self._machines = machines
+        self._now_ns = now_ns
+
+    def shown(self) -> Shown:
+        """Return the world's time, which a correct wall clock shows too."""
+        now_ms = self._now_ns() / 1e6
+        return Shown(now_ms, now_ms)
+
+    def offsets(self, status: NodeStatus, asked: Shown) -> ClockOffsets:
+        """Read the clocks of the node."""
+        del asked
+        reading = self._machines.reading(status.node)
+        return ClockOffsets(reading.wall_error_ms, reading.ahead_ms, 0.0)
+
+
+class Samples:
+    """Writes the samples of one run.
+
+    Args:
+        lines: samples.jsonl, open.
+        clocks: measures the nodes' clocks.
+        now_ns: returns the time since the run's start.
+    """
+
+    def __init__(self, lines: Lines, clocks: Clocks, now_ns: Callable[[], int]) -> None:
+        self._lines = lines
+        self._clocks = clocks
+        self._now_ns = now_ns
+        self._due_ns: dict[str, int] = {}
+        self._rows = 0
+
+    def begin(self, node: str) -> Shown | None:
+        """Call before a node is asked; returns None if no sample of it is due."""
+        if self._now_ns() < self._due_ns.get(node, 0) or self._rows >= ROWS_MAX:
+            return None
+        return self._clocks.shown()
+
+    def end(self, node: str, status: NodeStatus, asked: Shown) -> None:
+        """Write a sample of the node's answer. `asked` is from `begin`."""
+        now_ns = self._now_ns()
+        self._due_ns[node] = now_ns + max(SAMPLE_EVERY_NS, now_ns // SAMPLES_EVEN_MAX)
+        row: Json = {
+            "time_ns": now_ns,
+            "node": node,
+            "committed_index": status.committed_index,
+            "end_index": status.end_index,
+        }
+        if status.group:
+            row["group"] = status.group
+        offsets = self._clocks.offsets(status, asked)
+        if offsets is not None:
+            row["wall_offset_ms"] = round(offsets.wall_ms, 1)
+            row["monotonic_offset_ms"] = round(offsets.monotonic_ms, 1)
+            row["doubt_ms"] = round(offsets.doubt_ms, 1)
+        self._rows += 1
+        self._lines.append(row)

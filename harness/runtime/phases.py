@@ -21,7 +21,7 @@ from shaketable.harness.contracts.clients import hold_of
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.history import recorder
 from shaketable.harness.history.run_folder import write_atomically
-from shaketable.harness.runtime.admin_requests import wait_until
+from shaketable.harness.runtime.group_status import wait_until
 from shaketable.harness.runtime.liveness import PATIENCE_S, Standstill, never_served, not_recovered
 from shaketable.harness.runtime.rig import Rig, is_broken
 

@@ -47,17 +47,15 @@ from shaketable.harness.history.recorder import Recorder
 from shaketable.harness.history.run_folder import RunFolder, write_atomically
 from shaketable.harness.network.netns import PacketNetwork
 from shaketable.harness.runtime import availability, sites
-from shaketable.harness.runtime.budget import Budget
 from shaketable.harness.runtime.clients.workers import WorkerGroup, WorkerPlan, plan_workers
 from shaketable.harness.runtime.facts import RunFacts, describe, wall_clock
-from shaketable.harness.runtime.group_status import GroupStatus
+from shaketable.harness.runtime.group_status import AnsweredClocks, GroupStatus, Samples
 from shaketable.harness.runtime.ledger import Ledger, Lines
-from shaketable.harness.runtime.nemesis import Nemesis
+from shaketable.harness.runtime.nemesis import Budget, Nemesis
 from shaketable.harness.runtime.observer import Counts, Observer
 from shaketable.harness.runtime.processes.disks import Member, watch_disks
 from shaketable.harness.runtime.processes.faketime import FakedTime
 from shaketable.harness.runtime.processes.nodes import Exit, NodeProcess
-from shaketable.harness.runtime.samples import AnsweredClocks, Samples
 from shaketable.harness.runtime.sites import Site
 from shaketable.harness.runtime.stored_logs import StoredLogs
 from shaketable.harness.runtime.world import ProcessWorld

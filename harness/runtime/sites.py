@@ -14,10 +14,9 @@ from shaketable.harness.contracts.abilities import AdvertisesAddresses, ListensO
 from shaketable.harness.contracts.plugins import Address, Json, NodeLayout
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.network import addresses as at
-from shaketable.harness.network.callers import Callers
 from shaketable.harness.network.links import Network
 from shaketable.harness.network.netns import PacketNetwork
-from shaketable.harness.network.proxy import ProxyNetwork
+from shaketable.harness.network.proxy import Callers, ProxyNetwork
 from shaketable.harness.runtime.processes import ports
 
 NETNS = "netns"

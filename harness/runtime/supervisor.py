@@ -41,9 +41,8 @@ from shaketable.harness.runtime.hosts import world as on_hosts
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.nemesis import Tally
 from shaketable.harness.runtime.observer import RETRY, Counts, Observer
-from shaketable.harness.runtime.online.following import OnlineRun
-from shaketable.harness.runtime.online.judge_process import JudgeProgram
-from shaketable.harness.runtime.processes.process_files import resident_bytes
+from shaketable.harness.runtime.online import JudgeProgram, OnlineRun
+from shaketable.harness.runtime.processes.limited_processes import resident_bytes
 from shaketable.harness.runtime.rig import Rig, build
 
 SHUTDOWN_TIMEOUT_S = 60.0

@@ -19,7 +19,7 @@ from shaketable.harness.contracts.capabilities import Damage, Link, LinkShape, R
 from shaketable.harness.contracts.errors import HarnessError, IndefiniteError
 from shaketable.harness.contracts.plugins import UNTOUCHED, Json, NodeLayout, NodeStatus, Target
 from shaketable.harness.network.links import Network
-from shaketable.harness.runtime import admin_requests
+from shaketable.harness.runtime import group_status
 from shaketable.harness.runtime.group_status import GroupStatus, status_timeout_s
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.observer import Observer
@@ -223,7 +223,7 @@ class ProcessWorld(SteeredCapabilities):
         async def ask(leader: str, successor: str, timeout_s: float) -> None:
             await target.transfer_leadership(self._members[leader].layout, successor, timeout_s)
 
-        return await admin_requests.transfer(self.group_status, ask, to)
+        return await group_status.transfer(self.group_status, ask, to)
 
     # ---- the files of dead nodes (contracts.capabilities.InjectsDiskFaults) ---------------------
 
@@ -276,12 +276,12 @@ class ProcessWorld(SteeredCapabilities):
             why = f"{', '.join(sorted(self._disks.awaited))} is not back yet"
             return {"took_ms": None, "members": [], "error": why}
         with self._leaving.asked(node):
-            return await admin_requests.remove_member(self._target, self._layouts(), node)
+            return await group_status.remove_member(self._target, self._layouts(), node)
 
     async def add_member(self, node: str) -> Json:
         """Add the node to its group again; see `MovesMembers.add_member`."""
         assert isinstance(self._target, ChangesMembers), "the fault was not available"
-        answer = await admin_requests.add_member(self._target, self._layouts(), node)
+        answer = await group_status.add_member(self._target, self._layouts(), node)
         self._leaving.is_back(node)
         return answer
 

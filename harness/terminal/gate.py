@@ -24,7 +24,7 @@ from shaketable.harness.terminal import output
 from shaketable.harness.terminal.output import Output, show_rows
 from shaketable.harness.untrusted_text import printable
 from shaketable.reports.gating.policy import Policy
-from shaketable.reports.gating.rulings import GateResult, Ruling, RunRulings
+from shaketable.reports.gating.rulings import GateResult, Ruling, RunRulings, decide
 
 STYLES: Final[Mapping[int, str]] = {
     ExitCode.VALID: "bold green",
@@ -66,7 +66,6 @@ def gate(*runs: Annotated[Path, Parameter(name="RUN")], options: GateOptions | N
         options: What the command line says about the gate.
     """
     from shaketable.harness.gating import policy_file, reading  # noqa: PLC0415 - half a second, for others
-    from shaketable.reports.gating.decide import decide  # noqa: PLC0415 - as above
 
     given = options or GateOptions()
     if not runs:
@@ -229,10 +228,11 @@ def require_writable(options: GateOptions, runs: Sequence[Path]) -> None:
 
 def write_files(result: GateResult, options: GateOptions, version: str) -> list[int]:
     """Write the requested files, each even if another fails; return the exit codes of failures."""
-    from shaketable.reports.gating import junit, markdown, sarif  # noqa: PLC0415 - only where asked for
+    from shaketable.reports import junit  # noqa: PLC0415 - only where asked for
+    from shaketable.reports.gating import markdown, sarif  # noqa: PLC0415 - only where asked for
 
     renderers: tuple[tuple[Path | None, Callable[[], str]], ...] = (
-        (options.junit, lambda: junit.render(result)),
+        (options.junit, lambda: junit.render_gate(result)),
         (options.sarif, lambda: sarif.render(result, version)),
         (options.markdown, lambda: markdown.render(result)),
     )

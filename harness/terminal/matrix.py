@@ -29,11 +29,11 @@ from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.error_output import print_error
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.matrix import folder as folders
-from shaketable.harness.matrix import planning, table
+from shaketable.harness.matrix import planning, results
 from shaketable.harness.matrix.folder import Journal, MatrixFolder, Outcome, pending
 from shaketable.harness.matrix.plan import Plan
+from shaketable.harness.matrix.results import effects_text, read_outcome, recovery_text, verdict_of
 from shaketable.harness.matrix.running import Queue, launcher
-from shaketable.harness.matrix.table import effects_text, recovery_text, verdict_of
 from shaketable.harness.terminal import completion, output
 from shaketable.harness.terminal.output import Redrawn
 from shaketable.reports.matrix_page import MatrixCell, MatrixView
@@ -93,8 +93,7 @@ def _run(
     folder: MatrixFolder, plan: Plan, journal: Journal, jobs: int, *, again: bool, is_resumed: bool
 ) -> int:
     """Run the remaining cells, show and write the outcomes; return the exit code."""
-    from shaketable.harness.matrix.reading import read_outcome  # noqa: PLC0415 - half a second, for others
-    from shaketable.reports.matrix_page import render_matrix  # noqa: PLC0415 - as above
+    from shaketable.reports.matrix_page import render_matrix  # noqa: PLC0415 - for those that run it
 
     ours = [cell.id for cell in plan.cells if not cell.skipped]
     todo = pending(ours, journal.attempts, again and is_resumed)
@@ -115,14 +114,14 @@ def _run(
             with progress.shown():
                 is_done = queue.run(failed, jobs)
     resume = f"{PROGRAM} matrix --resume {shown}"
-    view = table.view(plan, journal.attempts, resume)
-    text = json.dumps(table.to_json(plan, journal.attempts), indent=1)
+    view = results.view(plan, journal.attempts, resume)
+    text = json.dumps(results.to_json(plan, journal.attempts), indent=1)
     write_atomically(folder.results_json, text + "\n")
     write_atomically(folder.page, render_matrix(view))
     show_matrix(output.out, view, output.shown(folder.page))
     if not is_done:
         return print_error(f"interrupted; to go on: {resume}", ExitCode.HARNESS)
-    return table.exit_code(plan, journal.attempts)
+    return results.exit_code(plan, journal.attempts)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.contracts.verdict import EXIT_BY_OUTCOME, Outcome
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.judging import judge, online_agreement
+from shaketable.harness.judging import judge
 from shaketable.harness.judging.engines import Engine
 from shaketable.harness.runtime import availability
 from shaketable.harness.terminal.display import Display, make_display
@@ -98,7 +98,7 @@ def run_one(campaign: Campaign, base_port: int | None) -> Session:
     for line in availability.tell(choice.unavailable):
         out.print(Text(line), soft_wrap=True)
     if is_judged_online(campaign):
-        from shaketable.harness.runtime.online.coverage import coverage_of  # noqa: PLC0415 - its checkers take time to load
+        from shaketable.harness.runtime.online import coverage_of  # noqa: PLC0415 - its checkers take time to load
 
         out.print(Text(coverage_of(campaign).line, style="dim"), soft_wrap=True)
     display = make_display(out, engine.warm_up)
@@ -182,7 +182,7 @@ def _judged(
     """Judge a stored run and write its report; return the outcome, and what the report shows."""
     results = judge.judge(folder, campaign, engine, display.checking)
     for verdict in results.verdicts:
-        if verdict.checker == online_agreement.NAME:
+        if verdict.checker == judge.AGREEMENT:
             display.note(verdict.summary)
     display.checking("writing the report")
     return results.outcome, judge.render(folder).view

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from shaketable.harness.terminal.output import INDENT, show_rows
 from shaketable.reports import finding_texts
-from shaketable.reports.availability.recovery import (
+from shaketable.reports.availability import (
     GOAL_MEDIAN_NS,
     GOAL_P99_NS,
     Failover,

@@ -5,11 +5,17 @@ FOLDER, reports that over the socket of that descriptor, and serves until the ot
 Orders over the socket are one JSON message each, and are carried out at once. A call that has to
 wait is answered later: it holds up no other, and a killed process that waits for it ends.
 
-Source: fuse(4); ADR 0047 (why not libfuse).
+The mount is in a namespace of the server's own: as root in a plain one, else in a new user
+namespace, in which the user is the same. So it is seen by the processes that enter there, and ends
+with the last of them, whatever happens.
+
+Source: fuse(4); ADR 0047 (why not libfuse); mount_namespaces(7), user_namespaces(7), mount(2),
+Documentation/filesystems/fuse.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import heapq
 import json
@@ -28,11 +34,78 @@ from typing import Any, Final
 
 from shaketable.harness import guard
 from shaketable.harness.controlled_process import MESSAGE_BYTES_MAX
-from shaketable.harness.volatile_disk import messages, mounts
+from shaketable.harness.network.enter import CLONE_NEWUSER, unshare
+from shaketable.harness.volatile_disk import messages
 from shaketable.harness.volatile_disk.files import StoredFiles
 from shaketable.harness.volatile_disk.messages import Op, Request
 from shaketable.harness.volatile_disk.orders import Orders, Verdict
 from shaketable.harness.volatile_disk.requests import Requests, call_of
+
+CLONE_NEWNS: Final = 0x00020000
+MS_NOSUID, MS_NODEV, MS_REC, MS_PRIVATE = 1 << 1, 1 << 2, 1 << 14, 1 << 18
+MNT_DETACH: Final = 2
+DEVICE: Final = "/dev/fuse"
+
+
+def move_into_own_namespace() -> None:
+    """Move this process into a mount namespace of its own. It must have one thread.
+
+    Raises:
+        OSError: the kernel refuses; its text says what.
+    """
+    try:
+        unshare(CLONE_NEWNS)
+    except PermissionError:
+        user, group = os.geteuid(), os.getegid()
+        try:
+            unshare(CLONE_NEWUSER | CLONE_NEWNS)
+        except OSError as error:
+            raise OSError(error.errno, f"no user namespace: {error.strerror}") from error
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    _mount("none", "/", None, MS_REC | MS_PRIVATE, None)
+
+
+def open_device() -> int:
+    """Open the kernel's FUSE device.
+
+    Raises:
+        OSError: it is missing, or may not be opened; its text says what.
+    """
+    try:
+        return os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot open {DEVICE}: {error.strerror}") from error
+
+
+def mount(device: int, folder: Path) -> None:
+    """Mount a new FUSE file system on a folder. Raises OSError: the kernel refuses."""
+    options = (
+        f"fd={device},rootmode=40000,user_id={os.geteuid()},group_id={os.getegid()},"
+        "default_permissions,allow_other"
+    )
+    try:
+        _mount("shaketable", str(folder), "fuse.shaketable", MS_NOSUID | MS_NODEV, options)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot mount a FUSE file system: {error.strerror}") from error
+
+
+def unmount(device: int, folder: Path) -> None:
+    """Unmount it at once; calls that still wait for it fail (idempotent)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.umount2(os.fsencode(folder), MNT_DETACH)
+    with suppress(OSError):
+        os.close(device)
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int, data: str | None) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    texts = [None if text is None else os.fsencode(text) for text in (source, target, kind, data)]
+    if libc.mount(texts[0], texts[1], texts[2], ctypes.c_ulong(flags), texts[3]) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
 
 REQUESTS_AT_ONCE_MAX: Final = 64
 """So many requests of the kernel in a row, before an order is looked for."""
@@ -95,8 +168,8 @@ class Server:
 
     def attach(self) -> None:
         """Mount the file system. Raises OSError."""
-        self._device = mounts.open_device()
-        mounts.mount(self._device, self._folder)
+        self._device = open_device()
+        mount(self._device, self._folder)
         self._poll.register(self._device, select.POLLIN)
 
     # ---- requests of the kernel -------------------------------------------------------------
@@ -253,7 +326,7 @@ class Server:
 
     def _unmount(self) -> None:
         self._poll.unregister(self._device)
-        mounts.unmount(self._device, self._folder)
+        unmount(self._device, self._folder)
         self._device = -1
         self._waiting.clear()
         self._due.clear()
@@ -284,7 +357,7 @@ def main(arguments: Sequence[str]) -> int:
     parent = os.getppid()
     with socket.socket(fileno=int(descriptor)) as control:
         try:
-            mounts.move_into_own_namespace()
+            move_into_own_namespace()
             guard.die_with_parent(parent)  # a new user namespace has cleared it
             server = Server(control, Path(folder), Path(kept))
         except OSError as error:

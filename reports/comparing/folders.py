@@ -9,8 +9,7 @@ from typing import Final
 
 from shaketable.harness.history.run_folder import NoPlainFileError, read_plain
 from shaketable.reports.comparing.compared_measures import Measured, measure
-from shaketable.reports.comparing.comparison import Comparison
-from shaketable.reports.comparing.differences import compare
+from shaketable.reports.comparing.comparison import Comparison, compare
 from shaketable.reports.run_page.view import build_view
 
 SETTING: Final = (

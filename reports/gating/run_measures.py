@@ -18,8 +18,7 @@ from shaketable.harness.contracts.finding_kinds import FINDING_KINDS, record_of
 from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.schema import APPENDING
-from shaketable.reports.availability.outages import ClientActivity, outages, serving
-from shaketable.reports.availability.recovery import recovery_times
+from shaketable.reports.availability import ClientActivity, outages, recovery_times, serving
 from shaketable.reports.gating.rulings import Conclusion
 
 COLUMNS: Final = ("process", "f", "call_ns", "return_ns", "outcome")

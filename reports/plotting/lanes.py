@@ -1,12 +1,18 @@
-"""Draw lanes over time: phases, outages, each kind of fault, each node with its role and term."""
+"""Draw lanes over time: phases, outages, violations, each kind of fault, each node with its role.
+
+A violation is a diamond that leads to its page.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
-from bokeh.models import ColumnDataSource, CustomJS, FactorRange, HoverTool, TapTool
+from bokeh.models import ColumnDataSource, CustomJS, FactorRange, HoverTool, OpenURL, TapTool
 
 from shaketable.harness.contracts.plugins import NO_ROLE
+from shaketable.reports.elections import NO_ANSWER
+from shaketable.reports.finding_texts import title
 from shaketable.reports.plotting.frame import (
     INK,
     DrawnPlot,
@@ -17,9 +23,7 @@ from shaketable.reports.plotting.frame import (
     new_figure,
     shown_faults,
 )
-from shaketable.reports.plotting.violation_marks import ROW, mark_violations, moments
-from shaketable.reports.run_view import RunView
-from shaketable.reports.spans import NO_ANSWER
+from shaketable.reports.run_view import RunView, Violation
 
 ROLE_COLOURS: Final = {
     "leader": "#2f86d6", "candidate": "#d98a00", "follower": "#9fb4c7", NO_ROLE: "#9fb4c7",
@@ -55,7 +59,7 @@ def draw_lanes(context: PlotContext) -> DrawnPlot:
     colours = fault_colours([row.window.name for row in view.faults])
     rows = ["phase"] if view.phases else []
     rows += [OUTAGE_ROW] if view.availability is not None else []
-    rows += [ROW] if moments(view) else []
+    rows += [VIOLATIONS_ROW] if moments(view) else []
     nodes = sorted({lane.node for lane in view.lanes} | set(view.nodes))
     kinds = sorted({row.window.name for row in shown_faults(view)})
     factors = list(dict.fromkeys(reversed([*rows, *kinds, *nodes]))) or ["run"]  # unique
@@ -213,3 +217,69 @@ def _choosable(plot: Figure, faults: Any) -> None:
     plot.add_tools(TapTool(renderers=[faults]))
     source = faults.data_source
     source.selected.js_on_change("indices", CustomJS(args={"source": source}, code=_NOTIFY_JS))
+
+
+# Violations: each is a diamond that leads to its page.
+
+VIOLATIONS_ROW: Final = "violations"
+VIOLATION_COLOUR: Final = "#b3202c"
+MESSAGE_CHARACTERS_MAX: Final = 160
+MARKS_MAX: Final = 500
+"""Violations that are marked: the first of each checker, as they are listed."""
+
+
+def moments(view: RunView) -> tuple[tuple[Violation, int], ...]:
+    """Return the violations with a page and a place in time: in ns since the start of the run."""
+    found = ((violation, at_ns) for violation in _shown(view) for at_ns in _moment(violation))
+    return tuple(pair for pair, _ in zip(found, range(MARKS_MAX), strict=False))
+
+
+def mark_violations(plot: Figure, view: RunView) -> None:
+    """Draw them in their row; a click opens the page."""
+    marked = moments(view)
+    if not marked:
+        return
+    source = ColumnDataSource(
+        {
+            "x": [at_ns / 1e9 for _, at_ns in marked],
+            "row": [VIOLATIONS_ROW] * len(marked),
+            "title": [title(violation.kind) for violation, _ in marked],
+            "message": [_cut_message(violation.message) for violation, _ in marked],
+            "page": [violation.page for violation, _ in marked],
+        }
+    )
+    style: dict[str, Any] = {"fill_color": VIOLATION_COLOUR, "line_color": INK, "line_width": 0.7}
+    drawn = plot.scatter(
+        x="x", y="row", source=source, marker="diamond", size=14, nonselection_fill_alpha=1.0,
+        nonselection_line_alpha=1.0, **style,
+    )  # fmt: skip
+    told = [("", "@title"), ("at", "@x{0.000} s"), ("", "@message"), ("page", "@page")]
+    plot.add_tools(HoverTool(renderers=[drawn], tooltips=told))
+    opening = OpenURL(url="@page", same_tab=True)
+    plot.add_tools(TapTool(renderers=[drawn], callback=opening))
+
+
+def _shown(view: RunView) -> Iterator[Violation]:
+    for checker in view.checkers:
+        for group in checker.groups:
+            yield from (violation for violation in group.shown if violation.page)
+
+
+def _moment(violation: Violation) -> Iterator[int]:
+    """Yield when a violation was seen, if that is known: the first answer that it names."""
+    if violation.acknowledged_ns is not None:
+        yield violation.acknowledged_ns
+        return
+    answers = [
+        row.return_ns for row in violation.around if row.marked and row.return_ns is not None
+    ]
+    if answers:
+        yield min(answers)
+
+
+def _cut_message(message: str) -> str:
+    return (
+        message
+        if len(message) <= MESSAGE_CHARACTERS_MAX
+        else message[:MESSAGE_CHARACTERS_MAX] + "…"
+    )

@@ -1,7 +1,7 @@
 """Each node's log position, lag and clock errors over time. Pure.
 
-From the rows of samples.jsonl (harness.runtime.samples). Nodes are sampled at different moments,
-so a node's lag is measured against the others' positions interpolated to its own moments.
+From the rows of samples.jsonl (harness.runtime.group_status). Nodes are sampled at different
+moments, so a node's lag is measured against the others' positions interpolated to its own moments.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shaketable.harness.contracts.plugins import FaultWindow
-from shaketable.reports.availability.outages import Availability
+from shaketable.reports.availability import Availability
 
 BUCKETS_MAX = 300
 """Time buckets of a plot, at most."""

@@ -10,8 +10,7 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from shaketable.reports import spacetime, templating
-from shaketable.reports.availability.outages import OUTAGE_MIN_NS
-from shaketable.reports.availability.recovery import GOAL_MEDIAN_NS, GOAL_P99_NS, summarise
+from shaketable.reports.availability import GOAL_MEDIAN_NS, GOAL_P99_NS, OUTAGE_MIN_NS, summarise
 from shaketable.reports.plotting import plots
 from shaketable.reports.plotting.series import slices
 from shaketable.reports.run_page import chosen_operations

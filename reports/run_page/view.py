@@ -17,15 +17,17 @@ from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.contracts.promises import RAISED_BY_HAND
 from shaketable.harness.history.export import fault_windows
 from shaketable.reports import finding_texts
-from shaketable.reports.availability.elections import aimed_plans, elections
-from shaketable.reports.availability.outages import (
+from shaketable.reports.availability import (
     Availability,
     ClientActivity,
     PhaseSpan,
     active_until,
     availability,
+    kills_leader,
+    phase_spans,
+    recovery_times,
 )
-from shaketable.reports.availability.recovery import kills_leader, recovery_times
+from shaketable.reports.elections import aimed_plans, elections, leader_changes, role_spans
 from shaketable.reports.plain_json import listed, mapping
 from shaketable.reports.plotting.node_samples import Sampled, read_samples
 from shaketable.reports.run_page.chosen_operations import named_operations
@@ -41,7 +43,6 @@ from shaketable.reports.run_view import (
     RunView,
     StatsRow,
 )
-from shaketable.reports.spans import leader_changes, phase_spans, role_spans
 from shaketable.reports.violation_page.building import with_pages
 
 VERDICTS: Mapping[bool | str, str] = {True: "VALID", False: "INVALID", "unknown": "UNKNOWN"}

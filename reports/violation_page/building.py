@@ -36,8 +36,13 @@ from shaketable.reports.violation_page.kept_entries import (
     map_around,
     read_kept,
 )
-from shaketable.reports.violation_page.loss_window import faults_during, loss_text, loss_window_of
-from shaketable.reports.violation_page.meaning import meaning_of, terms_there
+from shaketable.reports.violation_page.meaning import (
+    faults_during,
+    loss_text,
+    loss_window_of,
+    meaning_of,
+    terms_there,
+)
 from shaketable.reports.violation_page.moments import (
     Story,
     ends_of,

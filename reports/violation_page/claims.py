@@ -35,7 +35,7 @@ def claim_of(
         nodes: of the group.
         faults: those that were active around it.
         moment: when it was, if known, and what happened then (`moments.moment_label`).
-        gone: when it went missing, as text (`loss_window.loss_text`).
+        gone: when it went missing, as text (`meaning.loss_text`).
         target_note: the target's own note on its promises.
     """
     record = record_of(violation.kind)

@@ -26,7 +26,7 @@ from shaketable.reports.violation_page.violation_view import (
 
 FILE: Final = "evidence/entries.json"
 FILE_BYTES_MAX: Final = 8 << 20
-"""The largest file that `harness.judging.log_entries` writes."""
+"""The largest file that `harness.judging.judge` writes."""
 KEPT_MAX: Final = 4_000
 """If the file has this many entries of a node, later ones were not kept."""
 FORMAT: Final = 1

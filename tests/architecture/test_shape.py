@@ -9,7 +9,7 @@ import pytest
 from tests.architecture.shape import FOLDER_FILES_MAX, Shape, shape
 
 LARGE_FOLDERS_MAX = 0
-FRAGMENTS_MAX = 25
+FRAGMENTS_MAX = 15
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from shaketable.harness.campaigns.schedule import schedule
 from shaketable.harness.campaigns.scripts import Step
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.plugins import Json
-from shaketable.harness.faults.process.signals import Kill
+from shaketable.harness.faults.process import Kill
 from shaketable.harness.runtime import availability
 
 ALL = ("kill", "partition", "pause", "transfer")

@@ -11,7 +11,7 @@ from shaketable.harness.campaigns.campaign import Campaign, resolve
 from shaketable.harness.contracts.clients import topics_of
 from shaketable.harness.contracts.plugins import Answer
 from shaketable.harness.generators import play
-from shaketable.harness.generators.workload import final_generator_of, generator_of
+from shaketable.harness.generators.clients import final_generator_of, generator_of
 from shaketable.workloads.combined import GENERAL_CHECKERS, topic_of
 from tests.support.anomaly_histories import ROOT, judge, parse
 

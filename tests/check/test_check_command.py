@@ -18,7 +18,7 @@ from hard_queue import hard_queue
 
 from shaketable.checkers.linearizability.linearizable import Linearizable
 from shaketable.harness import cli
-from shaketable.harness.history.foreign import read_history, source
+from shaketable.harness.history.foreign import read, read_history
 from shaketable.harness.judging import checking
 from shaketable.harness.terminal.histories import check as check_terminal
 from shaketable.harness.terminal.histories.check import bytes_of
@@ -228,7 +228,7 @@ def test_bad_usage_gets_one_line(shell: Shell, arguments: list[str], told: str) 
 def test_what_does_not_fit_into_memory_is_refused_before_it_is_read(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source, "free_memory_bytes", lambda: 100)
+    monkeypatch.setattr(read, "free_memory_bytes", lambda: 100)
     assert shell.check(shell.write("h.edn", VALID_EDN)) == 254
     assert "GB of memory" in shell.err
 
@@ -237,7 +237,7 @@ def test_parquet_of_operations_is_handed_to_the_engine_as_it_is(shell: Shell) ->
     table = read_history(shell.write("h.edn", INVALID_EDN)).operations
     (shell.folder / "parts").mkdir()
     pq.write_table(table, shell.folder / "parts" / "1.parquet")
-    looked = source.open_source(shell.folder / "parts")
+    looked = read.open_source(shell.folder / "parts")
     assert [path.name for path in looked.files] == ["1.parquet"]
     assert looked.history.operations.num_rows == 0
     assert (looked.rows, looked.outcomes["ok"], looked.clients) == (3, 3, 3)

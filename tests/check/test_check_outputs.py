@@ -22,8 +22,8 @@ from shaketable.harness.contracts.verdict import Verdict
 from shaketable.harness.gating.reading import read
 from shaketable.harness.judging import checking
 from shaketable.harness.terminal.histories import check as check_terminal
-from shaketable.reports.gating.decide import decide
 from shaketable.reports.gating.policy import Policy
+from shaketable.reports.gating.rulings import decide
 
 VALID = """0 :invoke :write 3
 0 :ok :write 3

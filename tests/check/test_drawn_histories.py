@@ -8,8 +8,15 @@ from hypothesis import strategies as st
 
 from shaketable.checkers.api import Operation, Outcome, check, to_operations
 from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.testing.objects import OBJECTS, Answer, Choose, Request
-from shaketable.harness.testing.strategies import histories, models, perturbed_histories
+from shaketable.harness.testing.strategies import (
+    OBJECTS,
+    Answer,
+    Choose,
+    Request,
+    histories,
+    models,
+    perturbed_histories,
+)
 
 CALM = settings(
     max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck)

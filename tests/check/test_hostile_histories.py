@@ -17,7 +17,7 @@ from check_shell import Shell
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.history.foreign import jepsen, read_history
 from shaketable.harness.history.foreign.edn import EdnError, parse
-from shaketable.harness.history.foreign.source import open_source
+from shaketable.harness.history.foreign.read import open_source
 from shaketable.harness.history.schema import OPERATIONS
 from shaketable.harness.terminal.histories import check as check_terminal
 

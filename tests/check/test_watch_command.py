@@ -17,7 +17,7 @@ from random import Random
 import pytest
 
 from shaketable.harness.contracts.verdict import Outcome
-from shaketable.harness.judging.explaining import explain, impossible_read
+from shaketable.harness.judging.checking import explain, impossible_read
 from tests.support.shaketable_runs import shaketable
 
 WAIT_S = 60.0

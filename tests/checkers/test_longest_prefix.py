@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from search_problems import is_linearizable, never, random_register, register_problem
 
-from shaketable.checkers.linearizability.longest_prefix import longest_prefix
+from shaketable.checkers.linearizability.refutation import longest_prefix
 from shaketable.checkers.search import attempt, driver
 from shaketable.checkers.search.driver import search
 from shaketable.checkers.search.problem import NEVER

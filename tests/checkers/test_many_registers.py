@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from shaketable.checkers.kernels import open_sets
+from shaketable.checkers.linearizability.deciding import NOTHING, decide_registers
 from shaketable.checkers.linearizability.linearizable import Linearizable
-from shaketable.checkers.linearizability.many_registers import NOTHING, decide_registers
 from shaketable.harness import discovery
 from shaketable.harness.history.schema import OPERATIONS, OPERATIONS_CODED
 from tests.support.checker_histories import context, op
@@ -43,7 +43,7 @@ def test_what_is_decided_is_what_the_search_says(monkeypatch, name, initial, lie
     said = []
     real = open_sets.decide
     monkeypatch.setattr(
-        "shaketable.checkers.linearizability.many_registers.decide",
+        "shaketable.checkers.linearizability.deciding.decide",
         lambda *args: said.append(args[-1]) or real(*args),
     )
     first = model.initial(initial)[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shaketable.checkers.anomalies.promises import why_not_promised
+from shaketable.checkers.anomalies.log_rules import why_not_promised
 from shaketable.checkers.findings import NOTHING_BROKEN, Findings, gather, settle
 from shaketable.harness.contracts.capabilities import FAMILIES
 from shaketable.harness.contracts.plugins import Promises

@@ -14,12 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shaketable.checkers import stats
-from shaketable.checkers.engine import key_judge
+from shaketable.checkers.engine import keys
 from shaketable.checkers.engine.judge import TAGGED, conclude
-from shaketable.checkers.engine.key_files import coded, plan, read_files
-from shaketable.checkers.engine.key_judge import KeyJudge, judge_tables, split_times
-from shaketable.checkers.engine.local import run_local
-from shaketable.checkers.engine.local_processes import judge_in_processes
+from shaketable.checkers.engine.keys import (
+    KeyJudge,
+    coded,
+    judge_tables,
+    plan,
+    read_files,
+    split_times,
+)
+from shaketable.checkers.engine.local import judge_in_processes, run_local
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history import operation_files
 from shaketable.harness.history.export import load_operations
@@ -119,29 +124,29 @@ def test_keys_come_together_however_tables_are_cut(counts, has_null, cuts, at_a_
     edges = sorted({0, *(cut for cut in cuts if cut < len(rows)), len(rows)})
     collect = Collect()
     judge = KeyJudge([collect], context())
-    before = key_judge.ROWS_AT_A_TIME
-    key_judge.ROWS_AT_A_TIME = at_a_time
+    before = keys.ROWS_AT_A_TIME
+    keys.ROWS_AT_A_TIME = at_a_time
     try:
         for begin, end in itertools.pairwise(edges):
             list(judge.add(coded(table(rows[begin:end]))))
         list(judge.finish())
     finally:
-        key_judge.ROWS_AT_A_TIME = before
+        keys.ROWS_AT_A_TIME = before
     assert collect.seen == expected
 
 
 @pytest.mark.parametrize("at_a_time", [1, 2, 1000])
 def test_a_checker_judges_its_topics_alone(monkeypatch, at_a_time):
-    keys = [None, "a", "a/0", "a/1", "b/0", "c/0", "c/1"]
-    rows = [op(n, "read", n, n, key=key) for n, key in enumerate(keys)]
+    of_topics = [None, "a", "a/0", "a/1", "b/0", "c/0", "c/1"]
+    rows = [op(n, "read", n, n, key=key) for n, key in enumerate(of_topics)]
     everybody, some = Collect(), Collect()
     some.name = "some"
     only_some = replace(context(), topics={"some": frozenset({"a", "c"})})
-    monkeypatch.setattr(key_judge, "ROWS_AT_A_TIME", at_a_time)
+    monkeypatch.setattr(keys, "ROWS_AT_A_TIME", at_a_time)
     judge = KeyJudge([everybody, some], only_some)
     list(judge.add(coded(table(rows))))
     list(judge.finish())
-    assert [key for key, _ in everybody.seen] == keys
+    assert [key for key, _ in everybody.seen] == of_topics
     assert [key for key, _ in some.seen] == [None, "a", "a/0", "a/1", "c/0", "c/1"]
 
 

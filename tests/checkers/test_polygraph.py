@@ -13,6 +13,7 @@ from shaketable.checkers.transactions import polygraph
 from shaketable.checkers.transactions.dependencies import anti_edges
 from shaketable.checkers.transactions.graph import Edges
 from shaketable.checkers.transactions.history import load_transactions
+from shaketable.checkers.transactions.levels import WeakLevels
 from shaketable.checkers.transactions.observed import observe
 from shaketable.checkers.transactions.polygraph import (
     Lemma,
@@ -25,7 +26,6 @@ from shaketable.checkers.transactions.polygraph import (
     literals,
     solve,
 )
-from shaketable.checkers.transactions.weak_levels import WeakLevels
 from tests.soaks.isolation_levels import table
 from tests.support.isolation_brute_force import Txn
 

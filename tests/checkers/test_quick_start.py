@@ -12,7 +12,7 @@ import pytest
 
 from shaketable.checkers.engine.java import find_java
 from shaketable.checkers.spark import quick_start
-from shaketable.checkers.spark.class_archive import ClassArchive, archive_of, spark_home
+from shaketable.checkers.spark.jvm import ClassArchive, archive_of, spark_home
 from shaketable.harness.contracts.errors import HarnessError
 
 
@@ -94,7 +94,7 @@ import sys
 from pathlib import Path
 
 from shaketable.checkers.spark import session
-from shaketable.checkers.spark.class_archive import ClassArchive
+from shaketable.checkers.spark.jvm import ClassArchive
 
 archive = ClassArchive(Path(sys.argv[1]))
 session.archive_of = lambda _java, _home: archive

@@ -12,8 +12,7 @@ from rich.console import Console
 from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.history.schema import OPERATIONS
 from shaketable.harness.terminal import summary
-from shaketable.reports.availability.outages import Gap
-from shaketable.reports.availability.recovery import Recovery
+from shaketable.reports.availability import Gap, Recovery
 from shaketable.reports.run_view import CheckerView, FaultRow, RunView, Violation, ViolationGroup
 
 S = 1_000_000_000

@@ -25,8 +25,7 @@ from shaketable.reports.comparing.compared_measures import (
     series_of,
     windows,
 )
-from shaketable.reports.comparing.comparison import Judgement, headline
-from shaketable.reports.comparing.differences import compare
+from shaketable.reports.comparing.comparison import Judgement, compare, headline
 from shaketable.reports.comparing.page import render_comparison, result, to_json
 from shaketable.reports.run_page.view import build_view
 from shaketable.reports.run_view import CheckerView

@@ -19,8 +19,7 @@ from shaketable.harness.contracts.clients import (
 )
 from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError, UsageError
 from shaketable.harness.contracts.plugins import Address
-from shaketable.harness.described.client import FunctionClient, client_type
-from shaketable.harness.described.functions import load
+from shaketable.harness.described.client import FunctionClient, client_type, load
 
 NODES = {f"n{n}": Address("127.0.0.1", 7000 + n) for n in range(3)}
 PLAIN = """

@@ -12,8 +12,7 @@ import trio
 from shaketable import operation
 from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError, UsageError
 from shaketable.harness.contracts.plugins import Address
-from shaketable.harness.described.client import client_type
-from shaketable.harness.described.functions import Functions, load
+from shaketable.harness.described.client import Functions, client_type, load
 
 HEAD = "from shaketable import operation\n"
 NAMED = (

@@ -14,8 +14,7 @@ from shaketable.harness.contracts.capabilities import Capability, needs_of
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.hosts import Hosts
 from shaketable.harness.contracts.plugins import Address, NodeLayout
-from shaketable.harness.described.on_hosts import CAPABILITIES, TargetOnHosts
-from shaketable.harness.described.running import targets_of
+from shaketable.harness.described.running import CAPABILITIES, TargetOnHosts, targets_of
 from shaketable.harness.runtime import availability
 
 ROOT = Path(__file__).parent.parent.parent

@@ -13,14 +13,12 @@ from memory_world import MemoryWorld
 
 from shaketable.harness import discovery
 from shaketable.harness.contracts.plugins import Fault
-from shaketable.harness.faults import grudges
-from shaketable.harness.faults.network import cuts
-from shaketable.harness.faults.process import signals
+from shaketable.harness.faults import grudges, network, process
 
 FAULTS: dict[str, Fault] = {
-    "kill": signals.KILL,
-    "pause": signals.PAUSE,
-    "partition": cuts.PARTITION,
+    "kill": process.KILL,
+    "pause": process.PAUSE,
+    "partition": network.PARTITION,
 }
 NAMES = st.sampled_from(sorted(FAULTS))
 
@@ -118,8 +116,8 @@ def test_planted_bug_a_kill_that_claims_a_dead_node_is_caught():
     nodes = group(3)
     plan = aimed("kill", 1, nodes, 0, "n0")
     with pytest.raises(AssertionError, match="healed by another's undo"):
-        trio.run(overlap, signals.KILL, signals.KILL, [plan, plan], CountsEveryKill(nodes))
-    trio.run(overlap, signals.KILL, signals.KILL, [plan, plan], MemoryWorld(nodes))
+        trio.run(overlap, process.KILL, process.KILL, [plan, plan], CountsEveryKill(nodes))
+    trio.run(overlap, process.KILL, process.KILL, [plan, plan], MemoryWorld(nodes))
 
 
 class CountsEveryKill(MemoryWorld):
@@ -171,7 +169,7 @@ def test_each_shape_of_partition_cuts_something_in_the_groups_it_is_drawn_for(si
     nodes = group(size)
     for shape in grudges.shapes_for(size):
         plan = {"shape": shape, "order": list(reversed(nodes)), "heal": "deliver"}
-        links = cuts.PARTITION.aim(plan, nodes, "n1")["links"]
+        links = network.PARTITION.aim(plan, nodes, "n1")["links"]
         assert links, shape
         assert len(links) < size * (size - 1) or size == 2 or shape == "shattered", shape
 
@@ -182,7 +180,7 @@ def test_one_way_shapes_cut_one_way():
 
     def links(shape: str):
         plan = {"shape": shape, "order": order, "heal": "deliver"}
-        return {tuple(link) for link in cuts.PARTITION.aim(plan, nodes, "n1")["links"]}
+        return {tuple(link) for link in network.PARTITION.aim(plan, nodes, "n1")["links"]}
 
     assert links("leader-deaf") == {("n0", "n1"), ("n2", "n1")}
     assert links("leader-mute") == {("n1", "n0"), ("n1", "n2")}
@@ -200,5 +198,5 @@ def test_a_partition_cuts_links_of_the_leader_since_followers_talk_to_it_alone(
         order = Random(turn).sample(nodes, size)
         plan = {"shape": shape, "order": order, "heal": "reset"}
         for leader in nodes:
-            links = cuts.PARTITION.aim(plan, nodes, leader)["links"]
+            links = network.PARTITION.aim(plan, nodes, leader)["links"]
             assert any(leader in link for link in links), (order, leader)

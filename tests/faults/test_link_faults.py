@@ -16,8 +16,7 @@ from shaketable.harness.campaigns.campaign import Campaign
 from shaketable.harness.contracts.capabilities import NETWORK, LinkShape, family_of
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.promises import FAULTS_OF_LINKS
-from shaketable.harness.faults import grudges, name_servers
-from shaketable.harness.faults.network import cuts
+from shaketable.harness.faults import grudges, name_servers, network
 from shaketable.harness.runtime import availability
 
 SHAPED = sorted(FAULTS_OF_LINKS - {"partition", "flap", "name-server-links"})
@@ -145,28 +144,32 @@ def test_links_to_name_servers_are_where_there_are_any(campaign, why):
 @pytest.mark.parametrize("is_busy", [True, False])
 def test_a_flapping_link_is_down_again_and_again_and_up_at_the_end(is_busy):
     nodes = group(3)
-    plan = {**aimed(cuts.FLAP, 1, nodes), "down_ms": 5, "up_ms": 5}
+    plan = {**aimed(network.FLAP, 1, nodes), "down_ms": 5, "up_ms": 5}
     noted: list[int] = []
 
     async def scenario() -> None:
         world = MemoryWorld(nodes)
         world.traffic = is_busy
-        undo = await cuts.FLAP.apply(plan, world)
-        once = await cuts.FLAP.probe(plan, undo, world)
+        undo = await network.FLAP.apply(plan, world)
+        once = await network.FLAP.probe(plan, undo, world)
         assert not once.took_effect, "once down is a partition"
         with trio.move_on_after(60):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(
-                    cuts.FLAP.act, plan, undo, world, lambda undo: noted.append(len(undo["cuts"]))
+                    network.FLAP.act,
+                    plan,
+                    undo,
+                    world,
+                    lambda undo: noted.append(len(undo["cuts"])),
                 )
                 while len(world.cuts) < 4:
                     await trio.sleep(0.001)
                 nursery.cancel_scope.cancel()
         assert noted[:2] == [1, 1], "the ledger holds the cut that is open, not all there were"
-        evidence = await cuts.FLAP.probe(plan, undo, world)
+        evidence = await network.FLAP.probe(plan, undo, world)
         assert evidence.took_effect is is_busy
         assert evidence.measures["flaps"] == len(world.cuts)
-        await cuts.FLAP.undo(undo, world)
+        await network.FLAP.undo(undo, world)
         assert world.is_whole
 
     trio.run(scenario)
@@ -174,12 +177,12 @@ def test_a_flapping_link_is_down_again_and_again_and_up_at_the_end(is_busy):
 
 def test_victims_say_whom_a_partition_parts_from_the_others():
     nodes = group(5)
-    fault = cuts.PARTITION.configured({"victims": ["minority"], "nodes": list(nodes)})
+    fault = network.PARTITION.configured({"victims": ["minority"], "nodes": list(nodes)})
     plan = aimed(fault, 3, nodes)
     assert len({a for a, _ in plan["links"]}) == 5
     assert sorted(fault.taken_out(plan, nodes)) == sorted(plan["order"][:2])
     with pytest.raises(UsageError, match="partition can strike"):
-        cuts.PARTITION.configured({"victims": ["all"], "nodes": list(nodes)})
+        network.PARTITION.configured({"victims": ["all"], "nodes": list(nodes)})
 
 
 def test_what_a_partition_takes_out_is_who_does_not_hear_the_most_others_directly():
@@ -197,9 +200,9 @@ def test_what_a_partition_takes_out_is_who_does_not_hear_the_most_others_directl
 
 def test_a_partition_that_must_spare_a_node_leaves_its_links():
     nodes = group(3)
-    plan = aimed(cuts.PARTITION, 1, nodes)  # isolates n1
-    assert cuts.PARTITION.narrowed(plan, nodes, ["n1"]) is None
-    less = cuts.PARTITION.narrowed(plan, nodes, ["n0"])
+    plan = aimed(network.PARTITION, 1, nodes)  # isolates n1
+    assert network.PARTITION.narrowed(plan, nodes, ["n1"]) is None
+    less = network.PARTITION.narrowed(plan, nodes, ["n0"])
     assert {tuple(link) for link in less["links"]} == {("n1", "n2"), ("n2", "n1")}
 
 
@@ -213,7 +216,7 @@ def test_primaries_are_all_that_lead_a_group():
     async def scenario() -> None:
         world = TwoGroups(nodes)
         plan = {"shape": "primaries", "order": list(nodes), "heal": "reset"}
-        await cuts.PARTITION.apply(cuts.PARTITION.aim(plan, nodes, "n2"), world)
+        await network.PARTITION.apply(network.PARTITION.aim(plan, nodes, "n2"), world)
         assert sorted(world.closed_links) == sorted(grudges.each_alone(nodes, ["n0", "n2"]))
 
     trio.run(scenario)

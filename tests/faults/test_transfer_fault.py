@@ -14,19 +14,19 @@ from hypothesis import strategies as st
 from memory_world import MemoryWorld
 
 from shaketable.harness.contracts.plugins import Evidence, Json
-from shaketable.harness.faults.process.transfer import PLUGIN
+from shaketable.harness.faults.process import TRANSFER
 
 NODES = ("n0", "n1", "n2")
 
 
 def done_to(world: MemoryWorld, **plan: object) -> tuple[Json, Evidence]:
     async def main() -> tuple[Json, Evidence]:
-        aimed = {**PLUGIN.aim(PLUGIN.plan(Random(1), NODES, 0), NODES, world.leads), **plan}
-        undo = json.loads(json.dumps(await PLUGIN.apply(aimed, world)))
-        evidence = await PLUGIN.probe(aimed, undo, world)
+        aimed = {**TRANSFER.aim(TRANSFER.plan(Random(1), NODES, 0), NODES, world.leads), **plan}
+        undo = json.loads(json.dumps(await TRANSFER.apply(aimed, world)))
+        evidence = await TRANSFER.probe(aimed, undo, world)
         before = list(world.log)
-        await PLUGIN.undo(undo, world)
-        await PLUGIN.undo(undo, world)
+        await TRANSFER.undo(undo, world)
+        await TRANSFER.undo(undo, world)
         assert world.log == before, "whoever leads, the group is whole"
         return aimed, evidence
 
@@ -35,9 +35,9 @@ def done_to(world: MemoryWorld, **plan: object) -> tuple[Json, Evidence]:
 
 @given(seed=st.integers(), turn=st.integers(0, 9), leader=st.sampled_from((None, *NODES)))
 def test_it_aims_at_a_node_that_does_not_lead(seed: int, turn: int, leader: str | None) -> None:
-    plan = PLUGIN.plan(Random(seed), NODES, turn)
-    assert plan == PLUGIN.plan(Random(seed), NODES, turn)
-    aimed = PLUGIN.aim(plan, NODES, leader)
+    plan = TRANSFER.plan(Random(seed), NODES, turn)
+    assert plan == TRANSFER.plan(Random(seed), NODES, turn)
+    aimed = TRANSFER.aim(plan, NODES, leader)
     assert aimed["to"] in NODES
     assert aimed["to"] != leader
     assert aimed["leader"] == leader
@@ -50,7 +50,7 @@ def test_a_transfer_bites_and_says_from_whom_to_whom_in_how_long() -> None:
     assert evidence.what == f"leadership went from n1 to {aimed['to']} in 1 ms"
     assert evidence.measures == {"took_ms": 1.0}
     assert world.leads == aimed["to"]
-    assert PLUGIN.describe(aimed) == f"transfer leadership from n1 to {aimed['to']}"
+    assert TRANSFER.describe(aimed) == f"transfer leadership from n1 to {aimed['to']}"
 
 
 @pytest.mark.parametrize(
@@ -96,9 +96,9 @@ def test_it_is_not_available_where_nobody_can_be_asked_or_take_over() -> None:
     class Rigid:
         name = "rigid"
 
-    assert PLUGIN.unavailable(FakeTarget(), NODES) is None
-    why = PLUGIN.unavailable(Rigid(), NODES)  # type: ignore[arg-type]
+    assert TRANSFER.unavailable(FakeTarget(), NODES) is None
+    why = TRANSFER.unavailable(Rigid(), NODES)  # type: ignore[arg-type]
     assert why == "the target rigid cannot be asked to transfer its leadership"
-    assert PLUGIN.unavailable(FakeTarget(), ("n0",)) == (
+    assert TRANSFER.unavailable(FakeTarget(), ("n0",)) == (
         "a group of 1 has no other member to take the leadership"
     )

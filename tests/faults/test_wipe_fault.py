@@ -14,7 +14,7 @@ from memory_world import MemoryWorld
 from shaketable.harness.campaigns.campaign import Campaign
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.plugins import Address, NodeLayout
-from shaketable.harness.faults.disk.stored_data import Wipe
+from shaketable.harness.faults.disk import Wipe
 from shaketable.harness.runtime import availability
 from shaketable.harness.targets import dledger, dledger_members
 from shaketable.system.node.config import parse

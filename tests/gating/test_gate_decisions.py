@@ -11,8 +11,7 @@ from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.finding_kinds import kinds_where
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.gating.policy_file import loads
-from shaketable.reports.gating.decide import decide
-from shaketable.reports.gating.rulings import Conclusion, FaultEffects, Kind, RunFacts
+from shaketable.reports.gating.rulings import Conclusion, FaultEffects, Kind, RunFacts, decide
 from shaketable.reports.gating.run_measures import LOSSES, measure_loss
 
 TODAY = datetime.date(2026, 11, 22)

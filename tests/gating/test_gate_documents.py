@@ -20,10 +20,17 @@ from pydantic_sarif.model import StaticAnalysisResultsFormatSarifVersion210JsonS
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.gating.policy_file import loads
 from shaketable.harness.untrusted_text import printable
-from shaketable.reports.gating import annotations, junit, markdown, sarif
-from shaketable.reports.gating.decide import decide
-from shaketable.reports.gating.rulings import Conclusion, FaultEffects, GateResult, Kind, RunFacts
-from shaketable.reports.junit import render as render_run
+from shaketable.reports import junit
+from shaketable.reports.gating import annotations, markdown, sarif
+from shaketable.reports.gating.rulings import (
+    Conclusion,
+    FaultEffects,
+    GateResult,
+    Kind,
+    RunFacts,
+    decide,
+)
+from shaketable.reports.junit import render_run
 from shaketable.reports.run_page.view import build_view
 
 TODAY = datetime.date(2026, 11, 22)
@@ -91,7 +98,7 @@ def parsed(text: str) -> Any:
 
 @pytest.mark.parametrize("result", [ALL, made(RIGHT, policy=""), made(policy=""), hostile()])
 def test_junit_is_what_ci_systems_take(result: GateResult) -> None:
-    root = parsed(junit.render(result))
+    root = parsed(junit.render_gate(result))
     for name, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         suites = root.findall("testsuite")
         assert all(int(one.get(name)) == len(one.findall(f".//{tag}")) for one in suites)
@@ -103,7 +110,7 @@ def test_junit_is_what_ci_systems_take(result: GateResult) -> None:
 
 
 def test_each_breach_is_a_failure_or_an_error_and_what_is_let_pass_is_skipped() -> None:
-    root = parsed(junit.render(ALL))
+    root = parsed(junit.render_gate(ALL))
     ended = {
         (case.get("classname"), case.get("name")): (case[0].tag, case[0].get("type"))
         for case in root.findall(".//testcase")

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.history.export import GIVEN_UP
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.reports.availability.outages import (
+from shaketable.reports.availability import (
     NEVER_NS,
     ClientActivity,
     PhaseSpan,
     active_until,
     outages,
+    recovery_times,
 )
-from shaketable.reports.availability.recovery import recovery_times
 from shaketable.reports.gating.run_measures import measure_operations
 
 S = 1_000_000_000

@@ -21,9 +21,8 @@ from shaketable.harness.history.export import load_given_up, load_nemesis
 from shaketable.harness.history.schema import EVENTS
 from shaketable.harness.matrix.folder import FaultCount
 from shaketable.harness.matrix.folder import Outcome as Attempt
-from shaketable.reports.gating.decide import decide
 from shaketable.reports.gating.policy import Policy
-from shaketable.reports.gating.rulings import FaultEffects, RunFacts
+from shaketable.reports.gating.rulings import FaultEffects, RunFacts, decide
 
 ALL = loads(
     """

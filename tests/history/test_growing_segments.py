@@ -9,12 +9,11 @@ from random import Random
 
 import pytest
 
-from shaketable.harness.history import growing_segments
+from shaketable.harness.history import segments as recordings
 from shaketable.harness.history.export import export
-from shaketable.harness.history.growing_segments import GrowingSegments
 from shaketable.harness.history.recorder import Recorder
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.history.segments import Event, SegmentWriter
+from shaketable.harness.history.segments import Event, GrowingSegments, SegmentWriter
 
 NAMES = ("nemesis.seg", "worker-0.seg", "worker-1.seg", "worker-2.seg")
 
@@ -82,7 +81,7 @@ def test_in_whatever_pieces_they_are_seen_the_order_is_that_of_the_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     rng = Random(seed)
-    monkeypatch.setattr(growing_segments, "STEP_BYTES", rng.choice((64, 300, 1 << 18)))
+    monkeypatch.setattr(recordings, "STEP_BYTES", rng.choice((64, 300, 1 << 18)))
     events = {name: recorded(rng, number) for number, name in enumerate(NAMES)}
     growing = Growing(tmp_path, events)
     got: list[Event] = []

@@ -18,9 +18,8 @@ from proxy_rig import PATIENCE_S, run
 
 from shaketable.harness.contracts.abilities import AdvertisesAddresses
 from shaketable.harness.contracts.plugins import Address
-from shaketable.harness.network import callers
-from shaketable.harness.network.callers import Callers
-from shaketable.harness.network.proxy import ProxyNetwork
+from shaketable.harness.network import proxy
+from shaketable.harness.network.proxy import Callers, ProxyNetwork
 from shaketable.harness.targets import dledger
 
 SPEAKS = (
@@ -107,13 +106,13 @@ def test_the_list_says_what_the_kernel_says_when_asked() -> None:
             with accepted:
                 ends = accepted.getpeername(), accepted.getsockname()
                 inode = os.fstat(caller.fileno()).st_ino
-                assert callers._inode_from_proc(*ends) == inode
-                assert callers._inode_from_netlink(*ends) in (inode, None), (
+                assert proxy._inode_from_proc(*ends) == inode
+                assert proxy._inode_from_netlink(*ends) in (inode, None), (
                     "None: a kernel that cannot be asked"
                 )
         unused = ("127.0.0.1", 1), ("127.0.0.1", 2)
-        assert callers._inode_from_netlink(*unused) is None
-        assert callers._inode_from_proc(*unused) is None
+        assert proxy._inode_from_netlink(*unused) is None
+        assert proxy._inode_from_proc(*unused) is None
 
 
 def test_our_own_nodes_ask_for_no_such_address() -> None:
@@ -136,7 +135,7 @@ def test_without_a_descriptor_to_look_with_a_caller_is_nobody(
     def full(*_: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(callers, "_inode_from_netlink", full)
+    monkeypatch.setattr(proxy, "_inode_from_netlink", full)
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
         socket.create_connection(listener.getsockname()),

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from shaketable.harness.contracts.plugins import FaultWindow
-from shaketable.reports.availability.elections import Election, aimed_plans, elections, hits_leader
+from shaketable.reports.elections import Election, aimed_plans, elections, hits_leader
 from shaketable.reports.run_page.view import build_view
 from shaketable.reports.run_view import RoleSpan
 

@@ -7,7 +7,7 @@ import pytest
 
 from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.reports.availability.recovery import (
+from shaketable.reports.availability import (
     Failover,
     Recovery,
     failover_json,

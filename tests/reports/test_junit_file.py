@@ -12,7 +12,7 @@ from shaketable.reports.run_page.view import build_view
 
 def test_each_checker_is_a_case_and_its_verdict_its_result(invalid_run: Any) -> None:
     view = build_view(invalid_run.folder)
-    root = ElementTree.fromstring(junit.render(view))
+    root = ElementTree.fromstring(junit.render_run(view))
     [suite] = root.findall("testsuite")
     assert root.tag == "testsuites"
     counts = [suite.get(name) for name in ("tests", "failures", "errors", "skipped")]
@@ -48,7 +48,7 @@ def test_a_checker_that_found_something_and_crashed_elsewhere_is_a_failure(
         for checker in view.checkers
     )
     view = replace(view, checkers=checkers)
-    [suite] = ElementTree.fromstring(junit.render(view)).findall("testsuite")
+    [suite] = ElementTree.fromstring(junit.render_run(view)).findall("testsuite")
     assert [suite.get(name) for name in ("failures", "errors")] == ["2", "1"]
     assert [len(suite.findall(f"testcase/{tag}")) for tag in ("failure", "error")] == [2, 1]
     failure = suite.find("testcase[@name='durability[7]']/failure")
@@ -61,7 +61,7 @@ def test_a_checker_that_found_something_and_crashed_elsewhere_is_a_failure(
 
 
 def test_a_run_that_was_not_judged_is_an_error(empty_run: Path) -> None:
-    suite = ElementTree.fromstring(junit.render(build_view(empty_run))).find("testsuite")
+    suite = ElementTree.fromstring(junit.render_run(build_view(empty_run))).find("testsuite")
     assert suite is not None
     assert (suite.get("tests"), suite.get("errors")) == ("1", "1")
     error = suite.find("testcase/error")
@@ -77,7 +77,7 @@ def test_no_text_breaks_the_xml(clean_run: Any) -> None:
         for checker in view.checkers
     )
     view = replace(view, name=hostile, seed=hostile, command=hostile, checkers=checkers)
-    text = junit.render(view)
+    text = junit.render_run(view)
     root = ElementTree.fromstring(text.encode())
     case = root.find("testsuite/testcase")
     assert case is not None
@@ -88,7 +88,7 @@ def test_a_fault_that_is_not_available_is_skipped_with_its_reason(clean_run: Any
     view = replace(
         build_view(clean_run.folder), faults_unavailable=(("transfer", "nobody can be asked"),)
     )
-    suite = ElementTree.fromstring(junit.render(view)).find("testsuite")
+    suite = ElementTree.fromstring(junit.render_run(view)).find("testsuite")
     assert suite is not None
     assert (suite.get("tests"), suite.get("skipped")) == (str(len(view.checkers) + 1), "1")
     skipped = suite.find("testcase[@classname='log.transfer']/skipped")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from shaketable.reports.spans import NO_ANSWER, leader_changes, phase_spans, role_spans
+from shaketable.reports.availability import phase_spans
+from shaketable.reports.elections import NO_ANSWER, leader_changes, role_spans
 
 
 def status(time_ns: int, node: str, role: str | None, term: int | None) -> dict:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.reports.availability.outages import ClientActivity, Gap, availability
+from shaketable.reports.availability import ClientActivity, Gap, availability
 
 MS, S = 1_000_000, 1_000_000_000
 WORKED = ClientActivity(20 * S)

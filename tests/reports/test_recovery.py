@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.reports.availability.outages import Gap
-from shaketable.reports.availability.recovery import (
+from shaketable.reports.availability import (
+    Gap,
     Recovery,
     longest_gap,
     recovery_times,

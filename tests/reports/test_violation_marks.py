@@ -8,8 +8,7 @@ from typing import Any
 from bokeh.models import OpenURL, TapTool
 
 from shaketable.reports.plotting.frame import plot_context
-from shaketable.reports.plotting.lanes import draw_lanes
-from shaketable.reports.plotting.violation_marks import ROW, moments
+from shaketable.reports.plotting.lanes import VIOLATIONS_ROW, draw_lanes, moments
 from shaketable.reports.run_page.view import build_view
 from shaketable.reports.run_view import RunView
 
@@ -40,7 +39,7 @@ def test_each_is_marked_when_it_was_seen_and_leads_to_its_page(invalid_run: Any)
     (first, at_ns), *_ = moments(view)
     assert at_ns == first.acknowledged_ns
     plot = draw_lanes(plot_context(view)).plot
-    assert ROW in plot.y_range.factors
+    assert VIOLATIONS_ROW in plot.y_range.factors
     (marks,) = [each for each in plot.renderers if "page" in each.data_source.column_names]
     data = marks.data_source.data
     assert len(data["x"]) == len(moments(view)) > 1
@@ -55,5 +54,5 @@ def test_without_violations_there_is_no_row(clean_run: Any) -> None:
     view = build_view(clean_run.folder)
     assert moments(view) == ()
     drawn = draw_lanes(plot_context(view))
-    assert ROW not in drawn.plot.y_range.factors
+    assert VIOLATIONS_ROW not in drawn.plot.y_range.factors
     assert drawn.caption == ""

@@ -13,8 +13,8 @@ from shaketable.harness.campaigns.schedule import Planned
 from shaketable.harness.contracts.capabilities import Capability
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import UNTOUCHED, Address, NodeLayout, NodeStatus
-from shaketable.harness.faults.network.cuts import PARTITION
-from shaketable.harness.faults.process.signals import KILL, PAUSE
+from shaketable.harness.faults.network import PARTITION
+from shaketable.harness.faults.process import KILL, PAUSE
 from shaketable.harness.runtime import ledger
 from shaketable.harness.runtime.existing_world import ExistingWorld, number_in, recover
 from shaketable.harness.runtime.ledger import Lines

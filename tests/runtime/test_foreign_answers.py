@@ -12,10 +12,10 @@ from nemesis_stage import Stage, planned
 
 from shaketable.harness import plugin_calls
 from shaketable.harness.contracts.plugins import Evidence
-from shaketable.harness.faults.process import signals, transfer
+from shaketable.harness.faults import process
 from shaketable.harness.plugin_calls import PlugInError, as_plugin_error
-from shaketable.harness.runtime.budget import Budget
 from shaketable.harness.runtime.ledger import open_faults
+from shaketable.harness.runtime.nemesis import Budget
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def stage(tmp_path):
     return Stage(tmp_path / "faults.jsonl")
 
 
-class Door(signals.Kill):
+class Door(process.Kill):
     """Somebody's fault that shuts a door elsewhere, and then fails in a way of its own."""
 
     name = "kill"
@@ -170,7 +170,7 @@ def test_what_failed_to_apply_and_to_be_undone_stays_open(stage):
 
 
 def test_what_failed_to_apply_and_gave_no_undo_ahead_stays_open_and_is_told(stage):
-    class Silent(signals.Kill):
+    class Silent(process.Kill):
         async def apply(self, plan, world):
             raise OSError("half way")
 
@@ -189,8 +189,8 @@ def test_ours_take_back_what_they_had_begun(stage):
         raise OSError("not now")
 
     stage.world.transfer = refused
-    stage.faults["transfer"] = transfer.PLUGIN
-    plan = transfer.PLUGIN.plan(Random(1), stage.world.nodes, 0)
+    stage.faults["transfer"] = process.TRANSFER
+    plan = process.TRANSFER.plan(Random(1), stage.world.nodes, 0)
     tally = stage.run([planned(0, "transfer", 1, 1, **plan)])
     assert (tally.failed, tally.stuck) == (1, 0)
     assert open_faults(stage.path) == ()
@@ -232,7 +232,7 @@ ANSWERS = {
 
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_a_probe_that_gives_no_evidence_means_not_bitten_and_undone(stage, answer):
-    class Vague(signals.Kill):
+    class Vague(process.Kill):
         async def probe(self, plan, undo, world):
             return ANSWERS[answer]
 
@@ -258,7 +258,7 @@ PLANS = {
 def test_a_plan_or_an_undo_that_is_no_json_is_a_fault_that_did_not_begin(stage, which):
     struck = []
 
-    class Odd(signals.Kill):
+    class Odd(process.Kill):
         async def apply(self, plan, world):
             struck.append(plan)
 
@@ -273,7 +273,7 @@ def test_a_plan_or_an_undo_that_is_no_json_is_a_fault_that_did_not_begin(stage, 
 
 @pytest.mark.parametrize("method", ["aim", "describe", "probe", "undo"])
 def test_a_plug_in_that_ends_python_ends_no_run(stage, method):
-    class Ends(signals.Kill):
+    class Ends(process.Kill):
         pass
 
     def ends(self, *_):
@@ -291,14 +291,14 @@ def test_a_plug_in_that_ends_python_ends_no_run(stage, method):
 
 
 def test_an_act_that_ends_python_or_notes_no_json_is_undone(stage):
-    class Acting(signals.Pause):
+    class Acting(process.Pause):
         def min_duration_s(self, nodes):
             return 1.0
 
         async def act(self, plan, undo, world, note):
             note({"incarnations": {}, "keys": {1}})
 
-    class Ending(signals.Kill):
+    class Ending(process.Kill):
         def min_duration_s(self, nodes):
             return 1.0
 
@@ -317,7 +317,7 @@ def test_an_act_that_ends_python_or_notes_no_json_is_undone(stage):
 def test_words_of_a_plug_in_are_made_plain(stage, kind):
     words = kind("shut \udce9")
 
-    class Wordy(signals.Kill):
+    class Wordy(process.Kill):
         def describe(self, plan):
             return words
 
@@ -384,7 +384,7 @@ def test_errors_of_ours_are_not_called_a_plug_in_s(stage, broken):
     ],
 )
 def test_a_plug_in_is_blamed_for_what_it_tells_the_budget(stage, taken_out, narrowed, told):
-    class Odd(signals.Kill):
+    class Odd(process.Kill):
         def taken_out(self, plan, nodes):
             return taken_out
 

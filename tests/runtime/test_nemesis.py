@@ -10,10 +10,14 @@ from memory_world import MemoryWorld
 from nemesis_stage import NODES, Stage, planned
 
 from shaketable.harness.contracts.plugins import Evidence
-from shaketable.harness.faults.process import signals
-from shaketable.harness.runtime.budget import Budget
+from shaketable.harness.faults import process
 from shaketable.harness.runtime.ledger import open_faults
-from shaketable.harness.runtime.nemesis import APPLY_TIMEOUT_S, LEADER_WAIT_S, UNDO_ATTEMPTS_MAX
+from shaketable.harness.runtime.nemesis import (
+    APPLY_TIMEOUT_S,
+    LEADER_WAIT_S,
+    UNDO_ATTEMPTS_MAX,
+    Budget,
+)
 
 
 @pytest.fixture
@@ -55,7 +59,7 @@ def test_a_cancelled_run_undoes_what_is_in_force(stage, until):
 def test_the_ledger_knows_of_a_fault_before_it_is_applied(stage):
     seen = []
 
-    class Looks(signals.Kill):
+    class Looks(process.Kill):
         async def apply(self, plan, world):
             seen.append(open_faults(stage.path))
             return await super().apply(plan, world)
@@ -70,7 +74,7 @@ def test_the_ledger_knows_of_a_fault_before_it_is_applied(stage):
 def test_what_undoes_a_fault_that_reaches_elsewhere_is_known_before_it_is_applied(stage):
     seen = []
 
-    class Door(signals.Kill):
+    class Door(process.Kill):
         def undo_ahead(self, plan):
             return {"incarnations": {}, "door": plan["victims"][0]}
 
@@ -82,7 +86,7 @@ def test_what_undoes_a_fault_that_reaches_elsewhere_is_known_before_it_is_applie
             seen.extend(open_faults(stage.path))
             return await super().probe(plan, undo, world)
 
-    class Confused(signals.Pause):
+    class Confused(process.Pause):
         def undo_ahead(self, plan):
             raise KeyError("door")
 
@@ -97,16 +101,16 @@ def test_what_undoes_a_fault_that_reaches_elsewhere_is_known_before_it_is_applie
 
 
 def test_a_fault_that_fails_to_apply_is_recorded_and_has_not_bitten(stage):
-    class Broken(signals.Kill):
+    class Broken(process.Kill):
         async def apply(self, plan, world):
             raise OSError("no permission")
 
-    class Hangs(signals.Pause):
+    class Hangs(process.Pause):
         async def apply(self, plan, world):
             await super().apply(plan, world)
             await trio.sleep_forever()
 
-    class Forgets(signals.Kill):
+    class Forgets(process.Kill):
         async def apply(self, plan, world):
             await super().apply(plan, world)
 
@@ -140,7 +144,7 @@ def test_a_fault_that_fails_to_apply_is_recorded_and_has_not_bitten(stage):
 def test_undo_is_tried_again_and_a_stuck_one_stays_in_the_ledger(stage):
     tries = []
 
-    class Jams(signals.Kill):
+    class Jams(process.Kill):
         async def undo(self, undo, world):
             tries.append(trio.current_time())
             if len(tries) <= stage.jams:
@@ -160,11 +164,11 @@ def test_undo_is_tried_again_and_a_stuck_one_stays_in_the_ledger(stage):
 
 
 def test_a_probe_that_fails_means_not_bitten(stage):
-    class Unsure(signals.Kill):
+    class Unsure(process.Kill):
         async def probe(self, plan, undo, world):
             raise ValueError("who knows")
 
-    class NeverBites(signals.Pause):
+    class NeverBites(process.Pause):
         async def probe(self, plan, undo, world):
             return Evidence(False, "nothing held")
 
@@ -175,7 +179,7 @@ def test_a_probe_that_fails_means_not_bitten(stage):
 
 
 def test_a_kind_that_never_bit_is_done_again_by_itself(stage):
-    class BitesLate(signals.Kill):
+    class BitesLate(process.Kill):
         probes = 0
 
         async def probe(self, plan, undo, world):
@@ -210,7 +214,7 @@ def test_a_kind_that_never_bit_is_done_again_by_itself(stage):
 def test_what_cannot_be_undone_is_left_at_once_where_a_node_broke_a_rule(stage):
     tries = []
 
-    class Stays(signals.Kill):
+    class Stays(process.Kill):
         async def undo(self, undo, world):
             tries.append(trio.current_time())
             raise ValueError("it does not start")
@@ -252,7 +256,7 @@ def test_it_waits_a_little_for_a_leader_and_then_takes_the_first_drawn(stage):
 
 
 def test_events_say_when_a_fault_began_to_be_applied(stage):
-    class Slow(signals.Kill):
+    class Slow(process.Kill):
         async def apply(self, plan, world):
             await trio.sleep(0.25)
             return await super().apply(plan, world)
@@ -275,7 +279,7 @@ def on_event(number, fault, event, nth=1, after_s=0.0, duration_s=1.0):
 
 
 def test_a_fault_begins_on_each_event_it_waits_for_and_not_on_those_before(stage):
-    class Elections(signals.Kill):
+    class Elections(process.Kill):
         """Somebody else leads when this fault is undone."""
 
         async def undo(self, undo, world):
@@ -321,7 +325,7 @@ def struck(stage):
 
 
 def test_steps_of_a_scenario_strike_who_led_when_it_began_and_whom_a_step_struck(stage):
-    class Elects(signals.Kill):
+    class Elects(process.Kill):
         """Somebody else leads once it is applied."""
 
         async def apply(self, plan, world):
@@ -352,7 +356,7 @@ def test_steps_of_a_scenario_strike_who_led_when_it_began_and_whom_a_step_struck
 
 
 def test_events_of_a_scenario_count_from_its_beginning_and_not_for_ever(stage):
-    class Elections(signals.Kill):
+    class Elections(process.Kill):
         """Somebody else leads when this fault is undone."""
 
         async def undo(self, undo, world):
@@ -400,7 +404,7 @@ def test_a_world_that_counts_nothing_says_so(stage):
     assert stage.notes[0] == "fault 0: no one counts sync:20 in this world"
 
 
-class Wave(signals.Kill):
+class Wave(process.Kill):
     """Kills one node after the other; `stage` is set by its user."""
 
     name = "kill"
@@ -462,7 +466,7 @@ def test_an_act_that_fails_is_told_and_its_fault_is_undone(stage):
 
 
 def test_a_stuck_fault_keeps_its_account(stage):
-    class Jams(signals.Kill):
+    class Jams(process.Kill):
         async def undo(self, undo, world):
             raise RuntimeError("jammed")
 

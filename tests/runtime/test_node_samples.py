@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from shaketable.harness.contracts.plugins import NodeStatus
-from shaketable.harness.runtime import samples
+from shaketable.harness.runtime import group_status
+from shaketable.harness.runtime.group_status import AnsweredClocks, ClockOffsets, Samples, Shown
 from shaketable.harness.runtime.ledger import Lines
-from shaketable.harness.runtime.samples import AnsweredClocks, ClockOffsets, Samples, Shown
 
 S = 1_000_000_000
 
@@ -70,7 +70,7 @@ def test_a_long_run_thins_out(rig: Rig) -> None:
 
 
 def test_no_more_rows_than_the_limit(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samples, "ROWS_MAX", 3)
+    monkeypatch.setattr(group_status, "ROWS_MAX", 3)
     for step in range(9):
         rig.now_ns = step * S
         rig.poll("n0")

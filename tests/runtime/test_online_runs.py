@@ -15,9 +15,8 @@ from shaketable.harness.campaigns.campaign import Campaign, resolve
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.history.segments import Event, SegmentWriter
 from shaketable.harness.judging import online
-from shaketable.harness.runtime.online import judge_process
-from shaketable.harness.runtime.online.coverage import OnlinePlan, coverage_of
-from shaketable.harness.runtime.online.judge_process import OnlineJudge
+from shaketable.harness.runtime import online as online_run
+from shaketable.harness.runtime.online import OnlineJudge, OnlinePlan, coverage_of
 
 KEY = "r/0"
 TWO = ("worker-0.seg", "worker-1.seg")
@@ -105,7 +104,7 @@ def test_a_judge_that_falls_behind_says_so_and_what_it_found_stands(
     events = write(0, 0, 1) + read(10, 0, 7)
     held = {TWO[0]: events, TWO[1]: [e for n in range(20, 500, 10) for e in write(n, 1, n)]}
     folder = folder_of(tmp_path, held)
-    monkeypatch.setattr("shaketable.harness.history.growing_segments.STEP_BYTES", 400)
+    monkeypatch.setattr("shaketable.harness.history.segments.STEP_BYTES", 400)
     said = told_of(folder, [{TWO[0]: None, TWO[1]: -1}])
     assert said[-1][0] == "left"
     assert "behind the recordings" in said[-1][1]
@@ -137,7 +136,7 @@ def ends_at_once(plan: OnlinePlan, pipe: Any) -> None:
 def test_a_judge_that_hangs_or_ends_holds_nothing_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Any, why: str
 ) -> None:
-    monkeypatch.setattr(judge_process, "FINISH_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(online_run, "FINISH_TIMEOUT_S", 0.5)
     started: list[tuple[str, int]] = []
     plan = plan_of(RunFolder(tmp_path))
     judge = OnlineJudge(program, plan, lambda name, pid: started.append((name, pid)))
@@ -155,7 +154,7 @@ def test_a_judge_that_hangs_or_ends_holds_nothing_up(
     trio.run(run)
     assert judge.why_left is not None
     assert why in judge.why_left
-    assert started == [(judge_process.NAME, judge.pids[judge_process.NAME])]
+    assert started == [(online.NAME, judge.pids[online.NAME])]
     assert not judge._process.is_alive()
 
 

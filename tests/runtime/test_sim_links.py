@@ -14,7 +14,7 @@ from shaketable.harness.contracts.capabilities import LinkShape
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.promises import FAULTS_OF_LINKS
 from shaketable.harness.runtime import availability
-from shaketable.harness.runtime.admin_requests import wait_until
+from shaketable.harness.runtime.group_status import wait_until
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.observer import SilentObserver
 from shaketable.harness.runtime.simulated.world import SimulatedWorld

@@ -10,7 +10,7 @@ import trio
 
 from shaketable.harness.contracts.capabilities import ClockChange, DiskFaultSpec
 from shaketable.harness.contracts.plugins import UNTOUCHED
-from shaketable.harness.runtime.admin_requests import wait_until
+from shaketable.harness.runtime.group_status import wait_until
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.observer import SilentObserver
 from shaketable.harness.runtime.simulated.world import SimulatedWorld

@@ -16,7 +16,7 @@ from shaketable.harness.campaigns.campaign import Campaign, resolve
 from shaketable.harness.campaigns.schedule import decode_schedule
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.plugins import Evidence, Json, World
-from shaketable.harness.faults.process.signals import Kill
+from shaketable.harness.faults.process import Kill
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.export import load_operations
 from shaketable.harness.history.run_folder import RunFolder
@@ -27,8 +27,7 @@ from shaketable.harness.runtime.simulated.run import groups_of, run_simulated
 from shaketable.harness.runtime.supervisor import RunResult
 from shaketable.harness.targets.simulated_group import BrokerGroup
 from shaketable.harness.terminal import summary
-from shaketable.reports.availability.outages import active_until
-from shaketable.reports.spans import phase_spans
+from shaketable.reports.availability import active_until, phase_spans
 from shaketable.system.sim.rules.violation import Violated
 
 CAMPAIGN = Campaign(

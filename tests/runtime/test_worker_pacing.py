@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError
-from shaketable.harness.generators.pace import CATCH_UP_MAX_NS, NS
+from shaketable.harness.generators.generator import CATCH_UP_MAX_NS, NS
 from shaketable.harness.history.segments import Event, read_segment
 from shaketable.harness.runtime.clients.worker import (
     BACKOFF_MAX_S,

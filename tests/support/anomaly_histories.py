@@ -20,7 +20,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from shaketable.checkers.anomalies.promises import ANOMALIES
+from shaketable.checkers.anomalies.log_rules import ANOMALIES
 from shaketable.checkers.engine.local import run_local
 from shaketable.harness import discovery
 from shaketable.harness.contracts.plugins import Promises

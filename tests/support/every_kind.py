@@ -24,7 +24,7 @@ from shaketable.harness.contracts.plugins import FaultWindow, Promises
 from shaketable.harness.contracts.verdict import Verdict
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.history.schema import EVENTS, OPERATIONS
-from shaketable.harness.judging import judge, log_entries
+from shaketable.harness.judging import judge
 from tests.support import anomaly_histories, checker_histories, logs_gone_wrong
 from tests.support.checker_histories import Op
 
@@ -210,7 +210,7 @@ def run_of_logs(folder: Path) -> JudgedRun:
         read_log=logs_gone_wrong.read_log, logs=logs, committed=logs_gone_wrong.COMMITTED,
     )  # fmt: skip
     judged = _finished(folder, rows, run_local(job), NODE_LOGS)
-    log_entries.save(RunFolder(folder), job, judged.verdicts)
+    judge.save_log_entries(RunFolder(folder), job, judged.verdicts)
     return judged
 
 

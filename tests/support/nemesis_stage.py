@@ -10,8 +10,7 @@ import trio.testing
 from memory_world import MemoryWorld
 
 from shaketable.harness.campaigns.schedule import Planned
-from shaketable.harness.faults.network import cuts
-from shaketable.harness.faults.process import signals
+from shaketable.harness.faults import network, process
 from shaketable.harness.runtime.ledger import Ledger
 from shaketable.harness.runtime.nemesis import Nemesis
 from shaketable.harness.runtime.observer import SilentObserver
@@ -26,7 +25,7 @@ class Stage:
     events: list = field(default_factory=list)
     faults: dict = field(
         default_factory=lambda: {
-            "kill": signals.KILL, "pause": signals.PAUSE, "partition": cuts.PARTITION,
+            "kill": process.KILL, "pause": process.PAUSE, "partition": network.PARTITION,
         }
     )  # fmt: skip
     notes: list = field(default_factory=list)

@@ -12,7 +12,7 @@ import trio
 
 from shaketable.harness.contracts.plugins import Address, NodeLayout
 from shaketable.harness.network.proxy import ProxyNetwork
-from shaketable.harness.runtime.admin_requests import wait_until
+from shaketable.harness.runtime.group_status import wait_until
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.observer import SilentObserver
 from shaketable.harness.runtime.processes import ports

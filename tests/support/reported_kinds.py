@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from shaketable import checkers
-from shaketable.checkers.anomalies.promises import ANOMALIES
+from shaketable.checkers.anomalies.log_rules import ANOMALIES
 from shaketable.checkers.logs import linearizable_log
 from shaketable.harness.contracts.finding_kinds import kinds_where
 

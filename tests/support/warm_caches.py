@@ -22,7 +22,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from shaketable.checkers.engine.java import find_java
-from shaketable.checkers.spark.class_archive import archive_of, spark_home
+from shaketable.checkers.spark.jvm import archive_of, spark_home
 from shaketable.checkers.spark.quick_start import create
 from shaketable.harness import discovery
 from shaketable.harness.cli import run

@@ -17,7 +17,7 @@ from shaketable.harness.contracts.plugins import CheckContext, Promises
 from shaketable.harness.contracts.verdict import Finding, Outcome, Verdict
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.history.schema import ENTRIES, OPERATIONS
-from shaketable.harness.judging import log_entries
+from shaketable.harness.judging import judge
 
 KEY = "q/0"
 
@@ -63,7 +63,7 @@ def kept(folder: RunFolder) -> dict[str, Any]:
 
 
 def test_entries_and_a_map_are_kept(folder: RunFolder, job: CheckJob) -> None:
-    log_entries.save(folder, job, [verdict(Finding("lost-append", "", KEY, 7))])
+    judge.save_log_entries(folder, job, [verdict(Finding("lost-append", "", KEY, 7))])
     found = kept(folder)
     assert [row[0] for row in found["entries"]["n0"]] == list(range(3, 12))
     assert found["maps"][0]["nodes"]["n1"]["counts"] == {"present": 29, "missing": 0, "other": 1}
@@ -72,7 +72,7 @@ def test_entries_and_a_map_are_kept(folder: RunFolder, job: CheckJob) -> None:
 def test_findings_of_the_log_and_observed_ones_count_too(folder: RunFolder, job: CheckJob) -> None:
     gap = Finding("gap", "", details={"node": "n0", "first": 12, "last": 13})
     seen = Finding("unseen", "", KEY, 25)
-    log_entries.save(folder, job, [verdict(gap, observed=(seen,))])
+    judge.save_log_entries(folder, job, [verdict(gap, observed=(seen,))])
     found = kept(folder)
     assert [(p["key"], p["offset"], p["index"]) for p in found["places"]] == [
         (None, None, 12), (None, None, 13), (KEY, 25, None),
@@ -83,17 +83,17 @@ def test_findings_of_the_log_and_observed_ones_count_too(folder: RunFolder, job:
 def test_of_findings_that_are_alike_the_first_are_kept(folder: RunFolder, job: CheckJob) -> None:
     many = [Finding("lost-append", "", KEY, n, details={"faults": ["kill 1"]}) for n in range(20)]
     more = [Finding("lost-append", "", KEY, 20 + n, details={"fault": 2}) for n in range(3)]
-    log_entries.save(folder, job, [verdict(*many, *more)])
+    judge.save_log_entries(folder, job, [verdict(*many, *more)])
     offsets = [place["offset"] for place in kept(folder)["places"]]
-    assert offsets == [0, 20, 1, 21, 2, 22, *range(3, log_entries.PER_KIND_MAX)]
+    assert offsets == [0, 20, 1, 21, 2, 22, *range(3, judge.PER_KIND_MAX)]
 
 
 def test_nothing_found_keeps_nothing_and_takes_the_old_away(
     folder: RunFolder, job: CheckJob
 ) -> None:
-    log_entries.save(folder, job, [verdict(Finding("lost-append", "", KEY, 7))])
+    judge.save_log_entries(folder, job, [verdict(Finding("lost-append", "", KEY, 7))])
     for nothing in ((), (Finding("not-linearizable", "", KEY),)):
-        log_entries.save(folder, job, [verdict(*nothing)])
+        judge.save_log_entries(folder, job, [verdict(*nothing)])
         assert not folder.entries_json.exists()
 
 
@@ -102,13 +102,13 @@ def test_a_reader_that_breaks_does_not_break_the_check(folder: RunFolder, job: C
         raise ZeroDivisionError
 
     found = [verdict(Finding("lost-append", "", KEY, 7))]
-    log_entries.save(folder, replace(job, read_log=broken), found)
+    judge.save_log_entries(folder, replace(job, read_log=broken), found)
     assert not folder.entries_json.exists()
 
 
 def test_too_large_a_file_is_not_written(
     folder: RunFolder, job: CheckJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_entries, "FILE_BYTES_MAX", 100)
-    log_entries.save(folder, job, [verdict(Finding("lost-append", "", KEY, 7))])
+    monkeypatch.setattr(judge, "FILE_BYTES_MAX", 100)
+    judge.save_log_entries(folder, job, [verdict(Finding("lost-append", "", KEY, 7))])
     assert not folder.entries_json.exists()

@@ -11,7 +11,7 @@ import pytest
 
 from shaketable.harness.contracts.verdict import Finding, Outcome, Verdict
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.judging.online_agreement import judge_agreement
+from shaketable.harness.judging.judge import judge_agreement
 
 CHECKER = "linearizable-register"
 FOUND = Finding("not-linearizable", "it read 3, the register holds 1", "r/0", None, (7,))

@@ -15,14 +15,14 @@ from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.export import GIVEN_UP
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.harness.judging.invariants import judge_invariants
-from shaketable.harness.judging.undisturbed import (
+from shaketable.harness.judging.invariants import (
     COLUMNS,
     KNOWN,
     REFUSED_MIN,
     SERVED,
     SUCCEED,
     find_broken,
+    judge_invariants,
 )
 
 S = 1_000_000_000

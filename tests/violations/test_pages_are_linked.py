@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from shaketable import reports
-from shaketable.harness.gating.stored_runs import read
+from shaketable.harness.gating.reading import read_stored
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.serving.responses import SELF_CONTAINED, Response, Site
-from shaketable.reports.gating import junit, markdown, sarif
-from shaketable.reports.gating.decide import decide
+from shaketable.reports import junit
+from shaketable.reports.gating import markdown, sarif
 from shaketable.reports.gating.policy import Policy
+from shaketable.reports.gating.rulings import decide
 from shaketable.reports.violation_page import page_index
 
 PAGE = "violations/001-lost-append.html"
@@ -29,14 +30,14 @@ def folder(lost: Any) -> Path:
 
 
 def gated(folder: Path) -> Any:
-    facts = read(RunFolder(folder), str(folder), Policy())
+    facts = read_stored(RunFolder(folder), str(folder), Policy())
     return decide(Policy(), [facts], date(2026, 11, 22))
 
 
 def test_the_gate_names_the_page_everywhere(folder: Path) -> None:
     result = gated(folder)
     assert result.runs[0].pages == (("lost-append", str(folder / PAGE)),)
-    assert f"page of lost-append: {folder / PAGE}" in junit.render(result)
+    assert f"page of lost-append: {folder / PAGE}" in junit.render_gate(result)
     shown = markdown.render(result).replace("&#45;", "-").replace("&#95;", "_")
     assert f"the page of lost-append: <code>{folder / PAGE}</code>" in shown
     told = json.loads(sarif.render(result, "1"))["runs"][0]["results"]

@@ -17,9 +17,15 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from shaketable.harness.history.foreign import edn
-from shaketable.harness.history.foreign.columns import key_text, require_time, show
+from shaketable.harness.history.foreign.columns import (
+    NO_EVENT,
+    Event,
+    PairedEvents,
+    key_text,
+    require_time,
+    show,
+)
 from shaketable.harness.history.foreign.edn import CutError, EdnError, Keyword
-from shaketable.harness.history.foreign.events import NO_EVENT, Event, PairedEvents
 from shaketable.harness.history.foreign.history import Damage
 from shaketable.harness.history.foreign.text_lines import NOT_UTF8
 

@@ -1,7 +1,7 @@
 """Read JSON lines: events (ours, or any other program's), and operations.
 
 An event: {"process", "type", "f", "key", "value", "time_ns" (or "time"), "index", "error", "node"};
-type is required, the first three unless `harness.history.foreign.events` can
+type is required, the first three unless `harness.history.foreign.columns` can
 do without. If the events have times, these decide, and at equal times an invoke
 comes first; otherwise the order of the lines decides. "value" is as in Jepsen, or an object of
 columns: {"input": 3, "output": 4, "offset": 7, "expected": 2}.
@@ -19,8 +19,15 @@ from typing import Any
 
 import msgspec
 
-from shaketable.harness.history.foreign.columns import OUTCOMES, Columns, key_text, show
-from shaketable.harness.history.foreign.events import NEMESIS, Event, PairedEvents
+from shaketable.harness.history.foreign.columns import (
+    NEMESIS,
+    OUTCOMES,
+    Columns,
+    Event,
+    PairedEvents,
+    key_text,
+    show,
+)
 from shaketable.harness.history.foreign.history import FaultSpan
 from shaketable.harness.history.schema import NEMESIS_PROCESS
 

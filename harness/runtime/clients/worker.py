@@ -42,9 +42,15 @@ from shaketable.harness.contracts.plugins import (
     Workload,
 )
 from shaketable.harness.contracts.rng import rng_for
-from shaketable.harness.generators.generator import Completion, Context, Due, Generator
-from shaketable.harness.generators.pace import rate, think_time
-from shaketable.harness.generators.workload import final_generator_of, generator_of
+from shaketable.harness.generators.clients import final_generator_of, generator_of
+from shaketable.harness.generators.generator import (
+    Completion,
+    Context,
+    Due,
+    Generator,
+    rate,
+    think_time,
+)
 from shaketable.harness.guard import die_with_parent
 from shaketable.harness.history.recorder import Recorder, next_process
 

@@ -3,15 +3,17 @@
 CPU time is limited by stopping the process (SIGSTOP) for a part of each slice; memory and
 descriptors by lowering the soft limits of that process (prlimit), and raising them again. All of
 these end with the process, so nothing can be left behind. If a process logs that it was refused the
-resource, and ends with that message, the fault ended it; any other end is the node's own.
+resource, and ends with that message, the fault ended it; any other end is the node's own. What a
+process uses is read from /proc, where None means that it is gone.
 
 The fault is harness.faults.resource_limits.
 
-Source: cpulimit; prlimit(2); DESIGN.md decisions 10 to 12.
+Source: cpulimit; prlimit(2); proc(5); DESIGN.md decisions 10 to 12.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import resource
 from collections.abc import Callable, Mapping
@@ -27,7 +29,7 @@ import trio
 from shaketable.harness.contracts.capabilities import Resources
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import Json
-from shaketable.harness.runtime.processes import crash_message, process_files
+from shaketable.harness.runtime.processes import crash_message
 from shaketable.harness.runtime.processes.disks import Member
 
 BEFORE_S = 0.25
@@ -129,7 +131,7 @@ class ResourceLimits:
         if process.pid != pid:  # it ended meanwhile
             return ""
         taken.began = trio.current_time()
-        taken.cpu_ns = process_files.cpu_ns(pid) or 0
+        taken.cpu_ns = cpu_ns(pid) or 0
         name = f"taken-{next(self._numbers)}"
         self._taken[name] = taken
         self._lower_limits(taken)
@@ -262,11 +264,11 @@ class ResourceLimits:
     def _lower_limits(self, taken: _Taken) -> None:
         asked = taken.resources
         if asked.memory_spare_bytes is not None:
-            had = process_files.memory_bytes(taken.pid) or 0
+            had = memory_bytes(taken.pid) or 0
             limit = self._lower(taken, resource.RLIMIT_AS, had + asked.memory_spare_bytes)
             taken.seen |= {"had_bytes": had, "limit_bytes": limit}
         if asked.descriptors_spare is not None:
-            free = process_files.first_free_descriptor(taken.pid) or 0
+            free = first_free_descriptor(taken.pid) or 0
             limit = self._lower(taken, resource.RLIMIT_NOFILE, free + asked.descriptors_spare)
             taken.seen |= {"limit": limit, "open": free, "unaccepted": 0}
 
@@ -324,10 +326,10 @@ class ResourceLimits:
     async def _watch_descriptors(self, taken: _Taken) -> None:
         port = self._members[taken.node].layout.client_address.port
         while True:
-            seen, full = taken.seen, process_files.first_free_descriptor(taken.pid)
+            seen, full = taken.seen, first_free_descriptor(taken.pid)
             seen["open"] = max(seen["open"], full or 0)
             is_full = full is not None and full >= seen["limit"]
-            waiting = process_files.callers_waiting(taken.pid, port) if is_full else None
+            waiting = callers_waiting(taken.pid, port) if is_full else None
             seen["unaccepted"] = max(seen["unaccepted"], waiting or 0)
             await trio.sleep(LOOK_INTERVAL_S)
 
@@ -337,7 +339,7 @@ class ResourceLimits:
         ended = refusals[-1].decode() if self._ended_by_fault(taken) else None
         seen: Json = {**taken.seen, "node": taken.node, "ended": ended}
         if taken.resources.cpu_share < 1:
-            used = process_files.cpu_ns(taken.pid) if process.pid == taken.pid else None
+            used = cpu_ns(taken.pid) if process.pid == taken.pid else None
             seen["wall_ms"] = round((trio.current_time() - taken.began) * 1e3, 1)
             seen["cpu_ms"] = None if used is None else round((used - taken.cpu_ns) / 1e6, 1)
         if taken.limits:
@@ -347,9 +349,9 @@ class ResourceLimits:
 
 
 async def _cpu_share(pid: int) -> float:
-    began, before = trio.current_time(), process_files.cpu_ns(pid)
+    began, before = trio.current_time(), cpu_ns(pid)
     await trio.sleep(BEFORE_S)
-    after = process_files.cpu_ns(pid)
+    after = cpu_ns(pid)
     if before is None or after is None:
         return 0.0
     return round((after - before) / 1e9 / (trio.current_time() - began), 3)
@@ -371,3 +373,59 @@ def _read_from(path: Path, start: int) -> bytes:
             return file.read(LOG_BYTES_MAX)
     except OSError:
         return b""
+
+
+# A process in /proc; None if it is gone.
+
+LISTENING = "0A"
+TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+DESCRIPTORS_MAX = 1 << 20
+
+
+def cpu_ns(pid: int) -> int | None:
+    """Return the CPU time of the process and all its threads."""
+    stat = _read(f"/proc/{pid}/stat")
+    if stat is None:
+        return None
+    fields = stat.rpartition(")")[2].split()  # from field 3 on; utime is 14, stime 15
+    return (int(fields[11]) + int(fields[12])) * TICK_NS
+
+
+def memory_bytes(pid: int) -> int | None:
+    """Return the size of its address space, which RLIMIT_AS limits."""
+    statm = _read(f"/proc/{pid}/statm")
+    return None if statm is None else int(statm.split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def resident_bytes(pid: int) -> int | None:
+    """Return its resident set size."""
+    statm = _read(f"/proc/{pid}/statm")
+    return None if statm is None else int(statm.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def first_free_descriptor(pid: int) -> int | None:
+    """Return the number that its next descriptor would get, which RLIMIT_NOFILE limits."""
+    try:
+        used = {int(entry.name) for entry in Path(f"/proc/{pid}/fd").iterdir()}
+    except OSError:
+        return None
+    return next(number for number in range(DESCRIPTORS_MAX) if number not in used)
+
+
+def callers_waiting(pid: int, port: int) -> int | None:
+    """Return the number of connections to its listening port that it has not accepted."""
+    waiting = None
+    for name in ("tcp", "tcp6"):
+        table = _read(f"/proc/{pid}/net/{name}")
+        for line in (table or "").splitlines()[1:]:
+            _, local, _, state, queues = line.split()[:5]
+            if state == LISTENING and int(local.rpartition(":")[2], 16) == port:
+                waiting = (waiting or 0) + int(queues.partition(":")[2], 16)
+    return waiting
+
+
+def _read(path: str) -> str | None:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return None

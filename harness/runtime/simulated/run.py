@@ -27,6 +27,7 @@ from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.runtime.clients.worker import ANSWER_GRACE_S, Worker, WorkerPlan
 from shaketable.harness.runtime.clients.workers import FINALS_GRACE_S
 from shaketable.harness.runtime.facts import SIMULATED_CLOCK
+from shaketable.harness.runtime.group_status import Samples, SimulatedClocks
 from shaketable.harness.runtime.observer import Counts, Observer
 from shaketable.harness.runtime.rig import (
     Rig,
@@ -35,7 +36,6 @@ from shaketable.harness.runtime.rig import (
     node_options,
     open_records,
 )
-from shaketable.harness.runtime.samples import Samples, SimulatedClocks
 from shaketable.harness.runtime.simulated.world import SimulatedWorld
 from shaketable.harness.runtime.supervisor import RunResult, run_rig
 

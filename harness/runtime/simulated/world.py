@@ -25,13 +25,15 @@ from shaketable.harness.contracts.simulation import (
     SimulatedShape,
 )
 from shaketable.harness.plugin_calls import PlugInError, as_plugin_error
-from shaketable.harness.runtime.admin_requests import (
+from shaketable.harness.runtime.group_status import (
+    STATUS_INTERVAL_S,
+    STATUS_TIMEOUT_S,
+    GroupStatus,
     add_member,
     remove_member,
     transfer,
     wait_until,
 )
-from shaketable.harness.runtime.group_status import STATUS_INTERVAL_S, STATUS_TIMEOUT_S, GroupStatus
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.liveness import name_server_ended
 from shaketable.harness.runtime.observer import Observer

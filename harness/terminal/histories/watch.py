@@ -16,11 +16,11 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
-from shaketable.checkers.online.history_judge import Violation
+from shaketable.checkers.online import Violation
 from shaketable.harness.campaigns.durations import to_seconds
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.verdict import EXIT_BY_OUTCOME, Outcome
-from shaketable.harness.judging.explaining import explain, impossible_read
+from shaketable.harness.judging.checking import explain, impossible_read
 from shaketable.harness.judging.watching import TOLD_MAX, Watch, WatchSettings
 from shaketable.harness.terminal.histories.check import STYLES, show_one, write_page
 from shaketable.harness.terminal.output import Output

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shaketable.checkers.anomalies.promises import ANOMALIES
+from shaketable.checkers.anomalies.log_rules import ANOMALIES
 from shaketable.checkers.engine.local import run_local
 from shaketable.harness import discovery
 from shaketable.harness.contracts.finding_kinds import kinds_where

@@ -52,7 +52,7 @@ def test_each_row_of_the_table_is_a_checker_by_itself(tmp_path, name):
 
 
 def test_every_anomaly_that_is_defined_has_a_golden_history():
-    from shaketable.checkers.anomalies.promises import ANOMALIES  # noqa: PLC0415
+    from shaketable.checkers.anomalies.log_rules import ANOMALIES  # noqa: PLC0415
 
     shown = {kind for path in HISTORIES for kind in expectation(path)[2]}
     assert shown == ANOMALIES

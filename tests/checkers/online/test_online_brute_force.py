@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from shaketable.checkers.linearizability.model_choice import model_named
-from shaketable.checkers.online.history_judge import MODELS, HistoryJudge
+from shaketable.checkers.online import MODELS, HistoryJudge
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.foreign.jsonl import EventLine
 from tests.support.brute_force import as_call, is_linearizable

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from shaketable.checkers.linearizability.model_choice import model_named
-from shaketable.checkers.online.history_judge import HistoryJudge
+from shaketable.checkers.online import HistoryJudge
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.foreign.jsonl import EventLine
 from shaketable.harness.judging import engines

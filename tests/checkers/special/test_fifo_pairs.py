@@ -13,8 +13,8 @@ from shaketable.checkers.models.queue_models import FifoQueue
 from shaketable.checkers.search.budget import Limits, MemorySpentError, TimeSpentError
 from shaketable.checkers.search.problem import NEVER
 from shaketable.checkers.search.replay import WitnessError
-from shaketable.checkers.special import fifo_pairs, order_proof
-from shaketable.checkers.special.fifo_pairs import QueueOrder
+from shaketable.checkers.special import order_proof, queues
+from shaketable.checkers.special.queues import QueueOrder
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.schema import OPERATIONS
 from tests.support.brute_force import is_linearizable
@@ -45,13 +45,13 @@ def random_rows(seed):
 @pytest.mark.parametrize("block", range(8))
 def test_random_queues_get_the_verdict_of_brute_force(block, monkeypatch):
     if block % 2:  # the search must do without the rule that spares it
-        monkeypatch.setattr(fifo_pairs, "_taken_too_often", lambda _: None)
+        monkeypatch.setattr(queues, "_taken_too_often", lambda _: None)
     seen = {True: 0, False: 0}
     for seed in range(150 * block, 150 * block + 150):
         rows, initial = random_rows(seed)
         problem = MODEL.encode(pa.Table.from_pylist(rows, OPERATIONS), initial)
         expected = is_linearizable(MODEL, initial, rows)
-        decision = fifo_pairs.decide(problem)
+        decision = queues.decide_by_pairs(problem)
         assert (decision.outcome is Outcome.VALID) == expected, (seed, rows)
         seen[expected] += 1
         if decision.part is not None:
@@ -69,7 +69,7 @@ def test_many_clients_and_unknown_outcomes_are_no_trouble(clients, unknown):
     assert (
         queue.arrays.at[order_search.VISITED] < 100_000
     )  # orders that were looked at: nearly one for each pair
-    assert fifo_pairs.decide(problem).outcome is Outcome.VALID
+    assert queues.decide_by_pairs(problem).outcome is Outcome.VALID
 
 
 def test_long_queues_need_no_more_memory():
@@ -79,7 +79,7 @@ def test_long_queues_need_no_more_memory():
     for n in range(4000):
         rows[4000 + n]["output"] = n % 7
     problem = problem_of(rows)
-    decision = fifo_pairs.decide(problem, Limits(lambda: False, 4_000_000))
+    decision = queues.decide_by_pairs(problem, Limits(lambda: False, 4_000_000))
     assert decision.outcome is Outcome.VALID
 
 
@@ -96,7 +96,7 @@ def wrong_order():
 
 
 def test_the_part_names_the_return_that_cannot_be_passed():
-    decision = fifo_pairs.decide(problem_of(wrong_order()))
+    decision = queues.decide_by_pairs(problem_of(wrong_order()))
     part = decision.part
     assert decision.outcome is Outcome.INVALID
     assert part.stuck == 4
@@ -106,7 +106,7 @@ def test_the_part_names_the_return_that_cannot_be_passed():
 
 def test_a_part_begins_where_its_prefix_does(monkeypatch):
     monkeypatch.setattr(order_proof, "SHOWN_MAX", 3)
-    part = fifo_pairs.decide(problem_of(wrong_order())).part
+    part = queues.decide_by_pairs(problem_of(wrong_order())).part
     assert part.prefix_start == (1,)
     assert [state for _, state in part.prefix.steps()] == [(1, 1), (1, 1, 2), (1, 2)]
     assert part.before == 1
@@ -120,7 +120,7 @@ def test_counting_alone_accuses_what_was_taken_too_often():
         op(1, "dequeue", 2, 4, output=1),
         op(0, "enqueue", 5, 6, input=1),
     ]
-    accusation = fifo_pairs.decide(problem_of(rows)).accusation
+    accusation = queues.decide_by_pairs(problem_of(rows)).accusation
     assert accusation.ops == (2, 1)
     assert "taken 2 times" in accusation.why
     assert "1 enqueue of it had" in accusation.why
@@ -134,18 +134,18 @@ def test_an_empty_queue_is_found_between_two_pairs_only():
         op(2, "dequeue", 4, 5, output=None),
         op(2, "dequeue", 6, 8, output=1),
     ]
-    assert fifo_pairs.decide(problem_of(rows)).outcome is Outcome.VALID
+    assert queues.decide_by_pairs(problem_of(rows)).outcome is Outcome.VALID
     rows[1]["return_ns"] = 3  # before the queue was found empty: now it is in between
-    assert fifo_pairs.decide(problem_of(rows)).outcome is Outcome.INVALID
+    assert queues.decide_by_pairs(problem_of(rows)).outcome is Outcome.INVALID
 
 
 def test_the_replay_believes_no_order():
     problem = problem_of(wrong_order()[:4])
     order = np.array([0, 1, 2, 3])
-    fifo_pairs._replay(problem, order)
+    queues._replay(problem, order)
     for wrong in ([0, 1, 2], [0, 1, 3, 3], [3, 0, 1, 2], [2, 0, 1, 3]):
         with pytest.raises(WitnessError):
-            fifo_pairs._replay(problem, np.array(wrong))
+            queues._replay(problem, np.array(wrong))
 
 
 def test_a_kernel_that_errs_is_found_out(monkeypatch):
@@ -153,18 +153,18 @@ def test_a_kernel_that_errs_is_found_out(monkeypatch):
     right = QueueOrder.order
     monkeypatch.setattr(QueueOrder, "order", lambda queue: right(queue)[[1, 0, 2, 3]])
     with pytest.raises(WitnessError):
-        fifo_pairs.decide(problem_of(wrong_order()[:4]))
+        queues.decide_by_pairs(problem_of(wrong_order()[:4]))
 
 
 def test_budgets_end_it():
     problem = MODEL.encode(as_table(fifo_queue(1, 2000, 20, 0.0)), ())
     with pytest.raises(MemorySpentError):
-        fifo_pairs.decide(problem, Limits(lambda: False, 100_000))
+        queues.decide_by_pairs(problem, Limits(lambda: False, 100_000))
     with pytest.raises(MemorySpentError):  # while it searches
         QueueOrder(problem, NEVER).explains(Limits(lambda: False, 200_000))
     looks = iter([True] * 10)
     with pytest.raises(TimeSpentError):  # before it has begun
-        fifo_pairs.decide(problem, Limits(lambda: next(looks)))
+        queues.decide_by_pairs(problem, Limits(lambda: next(looks)))
 
 
 def test_time_that_is_over_names_where_the_search_stood():
@@ -172,7 +172,7 @@ def test_time_that_is_over_names_where_the_search_stood():
     hard = [row | {"outcome": "ok"} for row in hard_queue()]
     problem = problem_of([*easy, *hard])
     looks = iter([False] * 20 + [True] * 1000)
-    decision = fifo_pairs.decide(problem, Limits(lambda: next(looks)))
+    decision = queues.decide_by_pairs(problem, Limits(lambda: next(looks)))
     assert decision.outcome is Outcome.UNKNOWN
     assert decision.why == "time"
     assert decision.part.last_ns in (2001, 2003)  # behind what any order explains
@@ -185,9 +185,9 @@ def test_a_refutation_stays_one_where_the_time_does_not_suffice_to_explain_it():
     rows += [op(1, "dequeue", 5000 + 2 * n, 5001 + 2 * n, output=n % 3) for n in range(300)]
     rows[400]["output"], rows[401]["output"] = rows[401]["output"], rows[400]["output"]
     problem = problem_of(rows)
-    found = fifo_pairs.decide(problem)
+    found = queues.decide_by_pairs(problem)
     assert found.part.stuck == 400
     looks = iter([False] * 2 + [True] * 1000)
-    hurried = fifo_pairs.decide(problem, Limits(lambda: next(looks)))
+    hurried = queues.decide_by_pairs(problem, Limits(lambda: next(looks)))
     assert hurried.outcome is Outcome.INVALID
     assert problem.return_ns[hurried.part.stuck] >= problem.return_ns[400]

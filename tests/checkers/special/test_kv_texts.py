@@ -14,9 +14,9 @@ from shaketable.checkers.models.kv import PLUGIN as MODEL
 from shaketable.checkers.search.budget import Limits, Memory, MemorySpentError, TimeSpentError
 from shaketable.checkers.search.problem import NEVER
 from shaketable.checkers.search.replay import WitnessError
-from shaketable.checkers.special import kv_texts, order_proof
-from shaketable.checkers.special.kv_texts import TextOrder
-from shaketable.checkers.special.text_states import kind_texts, number_states
+from shaketable.checkers.special import order_proof
+from shaketable.checkers.special import texts as text_search
+from shaketable.checkers.special.texts import TextOrder, kind_texts, number_states
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.schema import OPERATIONS
 from tests.support.brute_force import is_linearizable
@@ -94,7 +94,7 @@ def test_random_keys_get_the_verdict_of_brute_force(block):
         rows, initial = random_rows(seed)
         problem = MODEL.encode(pa.Table.from_pylist(rows, OPERATIONS), initial)
         end = first_that_cannot_be_passed(initial, rows)
-        decision = kv_texts.decide(problem)
+        decision = text_search.decide(problem)
         assert (decision.outcome is Outcome.VALID) == (end is None), (seed, rows)
         seen[end is None] += 1
         if decision.part is not None:
@@ -114,7 +114,7 @@ def test_many_clients_and_unknown_outcomes_are_no_trouble(clients, unknown, rese
     assert found.explains(UNLIMITED)
     visited = found.arrays.at[order_search.VISITED]  # nearly one order for each operation
     assert visited < 10_000
-    assert kv_texts.decide(problem).outcome is Outcome.VALID
+    assert text_search.decide(problem).outcome is Outcome.VALID
 
 
 def wrong_get():
@@ -130,7 +130,7 @@ def wrong_get():
 
 
 def test_the_part_names_the_return_that_cannot_be_passed():
-    decision = kv_texts.decide(problem_of(wrong_get()))
+    decision = text_search.decide(problem_of(wrong_get()))
     part = decision.part
     assert decision.outcome is Outcome.INVALID
     assert part.stuck == 4
@@ -140,7 +140,7 @@ def test_the_part_names_the_return_that_cannot_be_passed():
 
 def test_a_part_begins_where_its_prefix_does(monkeypatch):
     monkeypatch.setattr(order_proof, "SHOWN_MAX", 2)
-    part = kv_texts.decide(problem_of(wrong_get())).part
+    part = text_search.decide(problem_of(wrong_get())).part
     assert part.prefix_start == "pb"
     assert [state for _, state in part.prefix.steps()] == ["pba", "pba"]
     assert part.before == 1
@@ -159,7 +159,7 @@ def test_a_wrong_get_deep_in_a_history_is_refuted(clients, kind):
     found = TextOrder(problem, states, NEVER)
     assert not found.explains(UNLIMITED)
     assert found.arrays.at[order_search.VISITED] < 30_000
-    assert kv_texts.decide(problem).part.stuck == operations.index(wrong)
+    assert text_search.decide(problem).part.stuck == operations.index(wrong)
 
 
 def test_a_text_that_was_overwritten_does_not_come_back():
@@ -170,19 +170,19 @@ def test_a_text_that_was_overwritten_does_not_come_back():
         change("put", 0, 6, 7, "q"),
         get(1, 8, 9, "pa"),
     ]
-    decision = kv_texts.decide(problem_of(rows))
+    decision = text_search.decide(problem_of(rows))
     assert decision.part.stuck == 4
     rows[0] |= {"outcome": "info"}
     rows.append(change("put", 3, 0, None, "p"))  # both happened: the append stood before
-    assert kv_texts.decide(problem_of(rows)).outcome is Outcome.INVALID
+    assert text_search.decide(problem_of(rows)).outcome is Outcome.INVALID
     rows.append(change("append", 4, 0, None, "a"))
-    assert kv_texts.decide(problem_of(rows)).outcome is Outcome.VALID
+    assert text_search.decide(problem_of(rows)).outcome is Outcome.VALID
 
 
 def test_a_key_may_begin_with_a_text():
     rows = [change("append", 0, 0, 1, "b"), get(0, 2, 3, "ab")]
-    assert kv_texts.decide(problem_of(rows, "a")).outcome is Outcome.VALID
-    assert kv_texts.decide(problem_of(rows)).outcome is Outcome.INVALID
+    assert text_search.decide(problem_of(rows, "a")).outcome is Outcome.VALID
+    assert text_search.decide(problem_of(rows)).outcome is Outcome.INVALID
 
 
 def test_long_texts_are_held_once():
@@ -193,17 +193,17 @@ def test_long_texts_are_held_once():
         rows.append(change("append", 0, 10 * n, 10 * n + 12, f"{n:0200}"))
         if n % 5 == 0:
             rows.append(get(1, 10 * n + 13, 10 * n + 18, text))
-    decision = kv_texts.decide(problem_of(rows), Limits(lambda: False, 16_000_000))
+    decision = text_search.decide(problem_of(rows), Limits(lambda: False, 16_000_000))
     assert decision.outcome is Outcome.VALID
 
 
 def test_the_replay_believes_no_order():
     problem = problem_of(wrong_get()[:4])
     texts = kind_texts(problem)
-    kv_texts._replay(problem, texts, np.array([0, 2, 1, 3]))
+    text_search._replay(problem, texts, np.array([0, 2, 1, 3]))
     for wrong in ([0, 2, 1], [0, 2, 3, 3], [0, 1, 2, 3], [2, 0, 1, 3]):
         with pytest.raises(WitnessError):
-            kv_texts._replay(problem, texts, np.array(wrong))
+            text_search._replay(problem, texts, np.array(wrong))
 
 
 def test_a_kernel_that_errs_is_found_out(monkeypatch):
@@ -211,7 +211,7 @@ def test_a_kernel_that_errs_is_found_out(monkeypatch):
     right = TextOrder.order
     monkeypatch.setattr(TextOrder, "order", lambda found: right(found)[[0, 2, 1, 3]])
     with pytest.raises(WitnessError):
-        kv_texts.decide(problem_of(wrong_get()[:4]))
+        text_search.decide(problem_of(wrong_get()[:4]))
 
 
 def test_what_no_write_makes_needs_no_memory():
@@ -223,7 +223,7 @@ def test_what_no_write_makes_needs_no_memory():
 def test_budgets_end_it(monkeypatch):
     problem = MODEL.encode(as_table(kv(1, 3000, 20, 0.0, keys=1)), "")
     with pytest.raises(MemorySpentError):  # at once
-        kv_texts.decide(problem, Limits(lambda: False, 100_000))
+        text_search.decide(problem, Limits(lambda: False, 100_000))
     texts = kind_texts(problem)
     with pytest.raises(MemorySpentError):  # while texts are numbered
         number_states(problem, texts, UNLIMITED, Memory(50_000))
@@ -235,10 +235,10 @@ def test_budgets_end_it(monkeypatch):
         found.explains(Limits(lambda: False, begun + 1000))
     left = iter([True] * 10)
     with pytest.raises(TimeSpentError):  # before it has begun
-        kv_texts.decide(problem, Limits(lambda: next(left)))
-    monkeypatch.setattr(kv_texts, "VISITS_MAX", 50)
+        text_search.decide(problem, Limits(lambda: next(left)))
+    monkeypatch.setattr(text_search, "VISITS_MAX", 50)
     left = iter([False] * 20 + [True] * 1000)
-    decision = kv_texts.decide(problem, Limits(lambda: next(left)))  # in the midst
+    decision = text_search.decide(problem, Limits(lambda: next(left)))  # in the midst
     assert decision.outcome is Outcome.UNKNOWN
     assert decision.why == "time"
     assert decision.part.before > 0

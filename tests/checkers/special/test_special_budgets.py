@@ -13,14 +13,7 @@ from shaketable.checkers.linearizability.deciding import decide_without_search
 from shaketable.checkers.linearizability.linearizable import Linearizable
 from shaketable.checkers.search import driver
 from shaketable.checkers.search.budget import Limits
-from shaketable.checkers.special import (
-    log_order,
-    permits,
-    queue_patterns,
-    set_levels,
-    value_spans,
-    zones,
-)
+from shaketable.checkers.special import counting, log_order, queues, registers, sets, value_spans
 from shaketable.harness import discovery
 from shaketable.harness.contracts.plugins import SearchBudget
 from shaketable.harness.contracts.verdict import Outcome
@@ -69,14 +62,14 @@ MODELS = (
     "semaphore",
 )  # fmt: skip
 BYTES = {
-    "register": zones.OPERATION_BYTES,
-    "fifo-queue": queue_patterns.OPERATION_BYTES,
-    "unordered-queue": queue_patterns.OPERATION_BYTES,
+    "register": registers.OPERATION_BYTES,
+    "fifo-queue": queues.OPERATION_BYTES,
+    "unordered-queue": queues.OPERATION_BYTES,
     "append-log": log_order.OPERATION_BYTES,
-    "set": set_levels.OPERATION_BYTES,
+    "set": sets.OPERATION_BYTES,
     "stack": value_spans.OPERATION_BYTES,
     "priority-queue": value_spans.OPERATION_BYTES,
-    "semaphore": permits.OPERATION_BYTES,
+    "semaphore": counting.PERMIT_OPERATION_BYTES,
 }
 
 
@@ -148,7 +141,5 @@ def test_a_spent_budget_leaves_the_verdict_open(model, budget, why, monkeypatch)
 
 def test_a_fifo_queue_is_decided_where_the_budget_is_just_enough():
     problem, _ = encoded("fifo-queue", rows_of("fifo-queue", 20))
-    enough = queue_patterns.OPERATION_BYTES * len(problem.kind)
-    assert (
-        queue_patterns.decide_fifo(problem, Limits(lambda: False, enough)).outcome is Outcome.VALID
-    )
+    enough = queues.OPERATION_BYTES * len(problem.kind)
+    assert queues.decide_fifo(problem, Limits(lambda: False, enough)).outcome is Outcome.VALID

@@ -1,1 +1,0 @@
-"""Checkers that judge a history while it grows, in bounded memory (ADR 52)."""

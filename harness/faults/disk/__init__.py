@@ -1,1 +1,0 @@
-"""Faults of disks: errors, full, slow, stalled, damaged, wiped, power loss, rollback."""

@@ -1,1 +1,0 @@
-"""Faults of processes: kill, pause, crash loop, rolling restart, leadership transfer."""

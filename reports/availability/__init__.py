@@ -1,1 +1,0 @@
-"""When the group served and when it did not: outages, recovery after each fault, elections."""
