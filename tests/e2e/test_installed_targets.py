@@ -19,9 +19,9 @@ LONG = (
     "--faults pause --victims leader --fault-duration-min 14 --fault-duration-max 15"
     " --time-limit 18"
 )
-"""For one that misses its leader after 6 s: its successor is to acknowledge under the fault.
+"""For one that misses its leader after seconds: its successor is to acknowledge under the fault.
 
-It is not killed: a broker loses messages by that (docs/findings/rocketmq-killed-broker.md).
+It is not killed: a broker of rocketmq loses messages (docs/findings/rocketmq-killed-broker.md).
 """
 
 
@@ -31,6 +31,7 @@ It is not killed: a broker loses messages by that (docs/findings/rocketmq-killed
         ("pysyncobj", "version=0.3.17", "linearizable-register", " leads in term ", USUAL),
         ("etcd", "version=3.4.23", "linearizable-register", " leads in term ", USUAL),
         ("nats", "version=2.9.10", "linearizable-log", "not known who led", RARE),
+        ("kafka", "version=4.3.1", "linearizable-log", " leads in term 1", LONG),
         ("rocketmq", "version=5.3.3", "linearizable-log", " term 2", LONG),
     ],
 )

@@ -15,7 +15,7 @@ from shaketable.harness.installing.cache import cache_folder
 from shaketable.harness.judging import against
 from tests.support import foreign_java
 
-TARGETS = ("pysyncobj", "etcd", "nats", "rocketmq")
+TARGETS = ("pysyncobj", "etcd", "nats", "kafka", "rocketmq")
 """Targets that are installed on demand, and that a test shakes."""
 
 

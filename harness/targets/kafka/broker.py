@@ -32,8 +32,8 @@ SETTINGS: Final = {
     "auto.leader.rebalance.enable": "false",
     # A campaign is short: a broker that is gone is fenced after 9 s, and one that lags leaves the
     # in-sync replicas after 30 s, by Kafka's own values.
-    "broker.session.timeout.ms": "4000",
-    "broker.heartbeat.interval.ms": "1000",
+    "broker.session.timeout.ms": "2000",
+    "broker.heartbeat.interval.ms": "500",
     "replica.lag.time.max.ms": "4000",
     # Several brokers share a machine of few cores: small buffers, few threads.
     "log.cleaner.dedupe.buffer.size": str(2 << 20),

@@ -201,12 +201,30 @@ def _batch(value: bytes) -> bytes:
     return bytes(builder.build())
 
 
+class _OfVersion:
+    """A request of a version that the client chose, which is else the newest that both know."""
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+
+    def prepare(self, _versions: object) -> Any:
+        """Return it, as connections ask for it."""
+        return self._request
+
+
 async def _fetched(session: Session, key: str, offset: int) -> tuple[int, bytes]:
-    """Send a Fetch request that does not wait; return the error code and the batches."""
-    from aiokafka.protocol.fetch import FetchRequest  # noqa: PLC0415 - as in open
+    """Send a Fetch request that does not wait; return the error code and the batches.
+
+    From version 11 on followers answer consumers too (KIP-392), with what they have.
+    """
+    from aiokafka.protocol.fetch import (  # noqa: PLC0415 - as in open
+        FetchRequest,
+        FetchRequest_v10,
+    )
 
     wanted = [(_topic(key), [(PARTITION, offset, FETCH_BYTES)])]
-    answer = await session.connection.send(FetchRequest(0, 0, FETCH_BYTES, 0, wanted))
+    request = FetchRequest(0, 0, FETCH_BYTES, 0, wanted).build(FetchRequest_v10)
+    answer = await session.connection.send(_OfVersion(request))
     [(_, [(_, code, *_, records)])] = answer.topics
     return code, records
 
