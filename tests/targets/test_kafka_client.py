@@ -116,6 +116,20 @@ def test_a_message_that_may_be_in_the_log_is_not_sent_again(
     assert broker.asked == ["produce a/0 5"]
 
 
+def test_a_fetch_is_of_the_last_version_that_followers_refuse(
+    client: ModuleType, installed: TargetOnDemand
+) -> None:
+    class Connection:
+        async def send(self, request: Any) -> Any:
+            sent = request.prepare({1: (4, 17)})
+            assert (sent.API_KEY, sent.API_VERSION) == (1, 10)
+            raise ConnectionError("it is sent")
+
+    session = client.Session(Connection(), -1, 3, 1000)
+    with pytest.raises(ConnectionError, match="it is sent"):
+        asyncio.run(client.read_at(session, "a/0", 5))
+
+
 def free_port() -> int:
     with closing(socket.create_server(("127.0.0.1", 0))) as free:
         return int(free.getsockname()[1])
