@@ -11,7 +11,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -114,6 +114,26 @@ def test_a_message_that_may_be_in_the_log_is_not_sent_again(
     with pytest.raises(client.FailedError):
         asyncio.run(client.append(session, "a/0", 5))
     assert broker.asked == ["produce a/0 5"]
+
+
+@pytest.mark.parametrize(("offset", "is_known"), [(7, True), (-1, False)])
+def test_a_duplicate_without_its_offset_is_indefinite(
+    client: ModuleType, offset: int, is_known: bool
+) -> None:
+    """The library takes it for a success, and passes on what stands for no offset."""
+
+    class Producer:
+        async def send_and_wait(self, topic: str, value: bytes, partition: int) -> Any:
+            assert (topic, value, partition) == ("a-0", b"5", 0)
+            return SimpleNamespace(offset=offset)
+
+    session = client.Session(None, -1, 3, 1000, Producer(), {"a/0"})
+    if is_known:
+        assert asyncio.run(client.append(session, "a/0", 5)) == offset
+        return
+    with pytest.raises(client.FailedError) as failed:
+        asyncio.run(client.append(session, "a/0", 5))
+    assert not isinstance(failed.value, client.DEFINITE)
 
 
 def test_a_fetch_is_of_the_last_version_that_followers_refuse(

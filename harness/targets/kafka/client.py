@@ -174,6 +174,8 @@ async def _sent(session: Session, key: str, value: int) -> int:
     done = await session.producer.send_and_wait(
         _topic(key), str(value).encode(), partition=PARTITION
     )
+    if done.offset == NO_OFFSET:  # it was sent again, and the broker no longer knows its offset
+        raise FailedError("the message is stored, at an offset that is not known")
     return int(done.offset)
 
 
