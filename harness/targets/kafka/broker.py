@@ -48,7 +48,6 @@ LOG_LEVELS: Final = {
     "log.kafka.log": "info",  # what is recovered at a start
     "log.kafka.server.BrokerServer": "info",
     "log.kafka.server.KafkaRaftServer": "info",
-    "log.org.apache.kafka.controller": "info",
     "log.org.apache.kafka.raft": "info",
     "log.org.apache.kafka.storage.internals.log": "info",
     "log.state.change.logger": "info",  # who leads the partitions

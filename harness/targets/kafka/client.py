@@ -99,7 +99,7 @@ async def open(node: Node) -> Session:  # noqa: A001 - the name of the operation
 
 
 async def close(session: Session) -> None:
-    """Close the connection; a producer's first, which may have messages to send."""
+    """Close the connection, and the producer, which may have messages to send."""
     session.connection.close()
     if session.producer is not None:
         await session.producer.stop()
