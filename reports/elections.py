@@ -43,12 +43,13 @@ def role_spans(status: Iterable[Mapping[str, Any]], end_ns: int) -> tuple[RoleSp
 def leader_changes(lanes: Iterable[RoleSpan]) -> int:
     """Count changes of the leader from term to term; in time if the target has no terms.
 
-    Terms and times without a leader are skipped.
+    Terms and times without a leader are skipped. If there is any other term, 0 is one too: the
+    first of Kafka's epochs.
     """
     led = [span for span in lanes if span.role == "leader"]
     in_time = [span.node for span in sorted(led, key=lambda span: span.start_ns)]
-    leaders = {span.term: span.node for span in led if span.term}
-    nodes = [leaders[term] for term in sorted(leaders)] or in_time
+    leaders = {span.term or 0: span.node for span in led}
+    nodes = [leaders[term] for term in sorted(leaders)] if any(leaders) else in_time
     return sum(before != after for before, after in pairwise(nodes))
 
 

@@ -50,6 +50,17 @@ class AdvertisesAddresses(Protocol):
 
 
 @runtime_checkable
+class HasQuorumAddresses(Protocol):
+    """A target whose nodes listen at a further address for the quorum that elects.
+
+    As Kafka's controllers do, whose traffic may not share the brokers' port. Such nodes find it in
+    `NodeLayout.quorum_address` and `NodeLayout.quorum`, and advertise addresses as well.
+    """
+
+    has_quorum_addresses: bool
+
+
+@runtime_checkable
 class ListensOnce(Protocol):
     """A target whose nodes may listen for clients and peers at the same address."""
 

@@ -265,6 +265,9 @@ class NodeLayout:
         name_servers: where it registers (contracts.abilities.NamesBrokers); may be empty.
         advertised_address: the one address for all peers, for a target that needs one
             (contracts.abilities.AdvertisesAddresses); then `peers` holds theirs.
+        quorum_address: where it listens for the quorum that elects, for a target whose nodes do
+            that at an address of its own (contracts.abilities.HasQuorumAddresses).
+        quorum: the one address at which all nodes reach each node's, its own included.
     """
 
     node: str
@@ -275,6 +278,8 @@ class NodeLayout:
     options: Json = field(default_factory=dict)  # mutant, seed, disk, file sizes ...
     name_servers: tuple[Address, ...] = ()
     advertised_address: Address | None = None
+    quorum_address: Address | None = None
+    quorum: Mapping[str, Address] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,8 @@ WORKLOADS: Final = (
     ("work-queue", ("enqueue", "dequeue")),
 )
 """Workloads and the functions that they need; the first that is served is the default."""
+QUORUM: Final = ("quorum", "quorum_host", "quorum_port")
+"""The placeholders of where a node listens for the quorum that elects."""
 USUAL_FAULTS: Final = {
     "kill": Capability.KILL,
     "pause": Capability.PAUSE,
@@ -92,6 +94,7 @@ class DescribedTarget:
         self.summary = table.summary or f"Described in {file.name}."
         self.advertises_addresses = table.one_address
         self.listens_once = table.one_port
+        self.has_quorum_addresses = table.quorum_port
         self._table = table
         self._last: dict[str, tuple[float, NodeStatus | None]] = {}
         self._leads: dict[str, int] = {}  # those that say they lead, and their terms
@@ -238,6 +241,7 @@ class DescribedTarget:
             **_address("peer", layout.peer_address),
             **_address("advertised", own),
             **_address("first", first),
+            **self._quorum(layout),
             "members": separator.join(listed.values()),
             "peers": separator.join(text for name, text in listed.items() if name != layout.node),
             "data": str(self.data(layout)),
@@ -250,6 +254,16 @@ class DescribedTarget:
     def further_values(self) -> Mapping[str, str]:
         """Return the values of `TargetTable.further_placeholders`."""
         return {}
+
+    def _quorum(self, layout: NodeLayout) -> dict[str, str]:
+        """Return the placeholders of the quorum's addresses; empty if nodes have none."""
+        members = (self._peer(name, at) for name, at in sorted(layout.quorum.items()))
+        own = layout.quorum_address
+        return {
+            **(dict.fromkeys(QUORUM, "") if own is None else _address("quorum", own)),
+            "quorum_advertised": str(layout.quorum.get(layout.node, "")),
+            "quorum_members": self._table.peer_separator.join(members),
+        }
 
     def _peer(self, name: str, at: Address) -> str:
         values = {"id": name, "number": _number(name), "address": str(at)}
@@ -327,8 +341,11 @@ def status_of(
     """Return what a node's answer says.
 
     `leading` is the node that says it leads, for answers that do not name the leader, and `node_of`
-    has the nodes by the ids that the group gave to them. Raises ValueError if a path leads nowhere.
+    has the nodes by the ids that the group gave to them. A line of the output without the group of
+    `leads` says that the node has no role. Raises ValueError if a path leads nowhere.
     """
+    if leader.log and leader.leads and at_path(answer, leader.leads) is None:
+        return NodeStatus(layout.node, NO_ROLE, 0, None, -1, -1)
     ids = {**node_of, layout.node: layout.node}
     for name, at in (
         *layout.peers.items(),

@@ -28,7 +28,8 @@ from shaketable.harness.untrusted_text import printable
 OF_A_NODE: Final = (
     "id", "number", "client", "client_host", "client_port", "peer", "peer_host", "peer_port",
     "advertised", "advertised_host", "advertised_port", "first", "first_host", "first_port",
-    "peers", "members", "data", "folder", "here",
+    "peers", "members", "quorum", "quorum_host", "quorum_port", "quorum_advertised",
+    "quorum_members", "data", "folder", "here",
 )  # fmt: skip
 """Placeholders of commands, environment variables and addresses."""
 OF_A_RUNNING_NODE: Final = ("id", "number", "client", "client_host", "client_port", "here")
@@ -48,7 +49,7 @@ SIZE_MAX: Final = 9
 EXTENDS: Final = "extends"
 """The key of a target that is another one with differences."""
 OF_STARTED: Final = (
-    "setup", "arguments", "others", "env", "one_address", "one_port", "size", "disk",
+    "setup", "arguments", "others", "env", "one_address", "one_port", "quorum_port", "size", "disk",
 )  # fmt: skip
 """Keys for nodes that a run starts."""
 RUN_THERE: Final = ("start", "setup", "arguments", "others", "env")
@@ -84,7 +85,8 @@ class Leader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         body: what is posted to it; without it, it is a GET.
         command: the command.
         log: a regular expression; the last line of the node's output that matches is the answer,
-            and the names of its groups are the paths in it.
+            and the names of its groups are the paths in it. If it has no group of `leads`, that
+            node has no role (yet).
         leader: path of the leader in the answer, as this node knows it: its id or an address.
         id: path of the id that the group itself has given to this node, if it gives them; `leader`
             may be one, and is left out of an answer, or null, while none leads.
@@ -243,6 +245,8 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         peer_separator: what separates them.
         one_address: nodes tell their peers one address, the same for all (as etcd's do).
         one_port: nodes listen for clients and peers at the same port (as Redis' do).
+        quorum_port: nodes listen at a port of its own for the quorum that elects (as Kafka's
+            controllers do); with `one_address`, and on this machine alone.
         size: how many nodes the group has; 0: as many as the campaign says.
         disk: "volatile": nodes keep their data on a file system that loses what was not synced, so
             that they can lose power, and their disks can fail; without it, in plain folders.
@@ -273,6 +277,7 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     peer_separator: str = ","
     one_address: bool = False
     one_port: bool = False
+    quorum_port: bool = False
     size: Annotated[int, msgspec.Meta(ge=0, le=SIZE_MAX)] = 0
     disk: Literal["volatile", ""] = ""
     options: Mapping[str, Any] = {}
@@ -289,6 +294,8 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             further = (*self.option_texts, *self.further_placeholders)
             _check_placeholders(key, text, (*places, *further))
         self._check_options()
+        if self.quorum_port and not self.one_address:
+            raise ValueError("quorum_port needs one_address = true as well")
         _check_placeholders("peer_format", self.peer_format, OF_A_PEER)
         if self.hosts is not None:
             self._check_elsewhere()
@@ -336,8 +343,9 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise ValueError("ready.log: nodes' output is on their hosts; use http or command")
         if self.leader is not None and self.leader.log:
             raise ValueError("leader.log: nodes' output is on their hosts; use http or command")
-        if self.disk:
-            raise ValueError("disk is for nodes on this machine; leave it out, or hosts")
+        for key in ("disk", "quorum_port"):
+            if getattr(self, key):
+                raise ValueError(f"{key} is for nodes on this machine; leave it out, or hosts")
 
     def _check_running(self) -> None:
         """Check what only a group that runs already may have, and what it cannot have."""

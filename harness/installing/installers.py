@@ -39,12 +39,13 @@ PROJECT: Final = """<project>
   <modelVersion>4.0.0</modelVersion>
   <groupId>shaketable</groupId><artifactId>installed</artifactId><version>1</version>
   <packaging>pom</packaging>
-  <dependencies><dependency>
-    <groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version>
-  </dependency></dependencies>
+  <dependencies>{dependencies}</dependencies>
 </project>
 """
-"""What Maven is to fetch: a project that depends on one artifact."""
+"""What Maven is to fetch: a project that depends on it."""
+DEPENDENCY: Final = """<dependency>
+    <groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>
+  </dependency>"""
 
 
 def install(cache: Path, target: str, version: str, package: Package, tell: Tell) -> Path:
@@ -174,8 +175,9 @@ def _build_main(package: GoModule, wanted: str, work: Path, into: Path) -> None:
 @_install.register
 def _(package: MavenArtifact, version: str, work: Path, into: Path, tell: Tell) -> None:
     """Let Maven fetch the artifact and what it depends on, and compare all of their checksums."""
-    group, name = package.artifact.split(":")
-    project = PROJECT.format(group=group, name=name, version=version)
+    artifacts = (f"{package.artifact}:{version}", *package.further)
+    dependencies = "".join(DEPENDENCY.format(*artifact.split(":")) for artifact in artifacts)
+    project = PROJECT.format(dependencies=dependencies)
     (work / "pom.xml").write_text(project, encoding="utf-8")
     jars = into / JARS
     tell(f"mvn: downloading {package.artifact}:{version} and what it depends on")

@@ -103,12 +103,14 @@ class MavenArtifact(msgspec.Struct, frozen=True, tag_field="from", tag="maven", 
 
     Attributes:
         artifact: its group and its name, as group:name.
+        further: artifacts beside it, as group:name:version: it may need one that writes its log.
         sha256: the checksum of the checksums of all jars, as `sha256sum *.jar | sha256sum` has it.
         library: as of a package of Debian.
     """
 
     artifact: Annotated[str, msgspec.Meta(pattern="^[^:]+:[^:]+$")]
     sha256: SHA256
+    further: tuple[Annotated[str, msgspec.Meta(pattern="^[^:]+:[^:]+:[^:]+$")], ...] = ()
     library: str = ""
 
     needs = ("mvn", "java")

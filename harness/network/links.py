@@ -114,7 +114,8 @@ class Gates:
 
     def __init__(self, nodes: Iterable[str]) -> None:
         names = tuple(nodes)
-        self._gates = {(a, b): _Gate() for a in names for b in names if a != b}
+        # Also of a node to itself: what it sends to its own advertised address. No cut names that.
+        self._gates = {(a, b): _Gate() for a in names for b in names}
         self._cuts: dict[str, Cut] = {}
 
     def cut(self, links: Sequence[Link]) -> str:
@@ -123,7 +124,7 @@ class Gates:
         Raises:
             KeyError: a link names an unknown node, or a node and itself.
         """
-        gates = [self._gates[link] for link in links]
+        gates = [self._gates[_of_two(link)] for link in links]
         name = f"cut-{len(self._cuts)}"
         cut = Cut(tuple(links))
         self._cuts[name] = cut
@@ -204,6 +205,13 @@ class Gates:
         return sum(waiter.backlog_bytes() for waiter in waiting)
 
 
+def _of_two(link: Link) -> Link:
+    """Return a link of two nodes. Raises KeyError if it is one of a node and itself."""
+    if link[0] == link[1]:
+        raise KeyError(link)
+    return link
+
+
 # ---- shapes of each direction, and what they did ------------------------------------------------
 #
 # Shapes have ids: those of one direction add up, and removing one leaves the others in place
@@ -264,9 +272,7 @@ class Shapes:
 
     def __init__(self, nodes: Iterable[str]) -> None:
         names = tuple(nodes)
-        self._on: dict[Link, tuple[Applied, ...]] = {
-            (a, b): () for a in names for b in names if a != b
-        }
+        self._on: dict[Link, tuple[Applied, ...]] = {(a, b): () for a in names for b in names}
         self._applied: dict[str, Applied] = {}
         self._counters: dict[str, ShapeCounters] = {}
         self._waits: dict[Link, set[trio.CancelScope]] = {link: set() for link in self._on}
@@ -278,7 +284,7 @@ class Shapes:
             KeyError: a link names an unknown node, or a node and itself.
         """
         for link in links:
-            self._on[link]
+            self._on[_of_two(link)]
         name = f"shape-{len(self._counters)}"
         counters = self._counters[name] = ShapeCounters()
         applied = Applied(name, tuple(links), shape, counters, Random(f"{shape.seed}/{name}"))

@@ -14,7 +14,9 @@ closed without notice to the other (half-open).
 
 If nodes must know a peer by a single address, there is one proxy in front of each node instead. The
 address does not identify the caller then, so the process that holds the other end of the
-connection does: the kernel's tables say which.
+connection does: the kernel's tables say which. A node may call itself there, which no fault
+disturbs. Nodes may then have a second such address, for the quorum that elects; both are of the
+same links.
 
 Source: DESIGN.md decisions 8 and 10; HARNESSES.md section 5 (own task a link, peer-aware);
 toxiproxy's toxics for the vocabulary. For callers, sock_diag(7) for a single socket; /proc/net/tcp
@@ -51,6 +53,7 @@ LISTEN_BACKLOG = 128
 ACCEPT_RETRY_S = 0.1
 """Wait after a failed accept (out of file descriptors) before the next one."""
 HEAL_MODES = ("deliver", "reset")
+NONE: Mapping[str, Address] = {}
 PACKET_CAPABILITIES = frozenset(
     {Capability.LOSS, Capability.DUPLICATE, Capability.REORDER, Capability.CORRUPT}
 )
@@ -62,7 +65,8 @@ class ProxyNetwork:
 
     `upstreams` maps each node to the address at which it listens for its peers. The listening
     sockets exist from construction on, so addresses can be handed out before `run` starts. With
-    `callers`, each node has one address for all others.
+    `callers`, each node has one address for all; `quorum` are the second addresses at which nodes
+    listen, which need `callers`.
 
     Raises:
         HarnessError: a listening socket could not be opened.
@@ -73,8 +77,11 @@ class ProxyNetwork:
         upstreams: Mapping[str, Address],
         host: str = "127.0.0.1",
         callers: Callers | None = None,
+        quorum: Mapping[str, Address] = NONE,
     ) -> None:
+        assert callers is not None or not quorum, "the second addresses are the same for all"
         self._upstreams = dict(upstreams)
+        self._quorum = dict(quorum)
         self._callers = callers
         self._gates = Gates(self._upstreams)
         self._shapes = Shapes(self._upstreams)
@@ -84,10 +91,13 @@ class ProxyNetwork:
         self._numbers = itertools.count()
         self._listeners: dict[Link, socket.socket] = {}
         self._fronts: dict[str, socket.socket] = {}  # one for all callers
+        self._quorum_fronts: dict[str, socket.socket] = {}
         try:
             if callers is not None:
                 for node in self._upstreams:
                     self._fronts[node] = _listen(host)
+                for node in self._quorum:
+                    self._quorum_fronts[node] = _listen(host)
             else:
                 for link in itertools.permutations(self._upstreams, 2):
                     self._listeners[link] = _listen(host)
@@ -106,17 +116,27 @@ class ProxyNetwork:
         """Return the address at which all others reach the node. Needs `callers`."""
         return _address(self._fronts[node])
 
+    def quorum(self, node: str) -> Address:
+        """Return the second address at which all reach the node."""
+        return _address(self._quorum_fronts[node])
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Forward bytes until cancelled; then close every socket."""
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 for link, listener in self._listeners.items():
-                    nursery.start_soon(self._accept, _always(link), listener, nursery)
-                for node, listener in self._fronts.items():
-                    nursery.start_soon(
-                        self._accept, partial(self._link_from_caller, node), listener, nursery
-                    )
+                    upstream = self._upstreams[link[1]]
+                    nursery.start_soon(self._accept, _always(link), listener, upstream, nursery)
+                for fronts, upstreams in (
+                    (self._fronts, self._upstreams),
+                    (self._quorum_fronts, self._quorum),
+                ):
+                    for node, listener in fronts.items():
+                        link_of = partial(self._link_from_caller, node)
+                        nursery.start_soon(
+                            self._accept, link_of, listener, upstreams[node], nursery
+                        )
                 task_status.started()
         finally:
             self._nursery = None
@@ -124,8 +144,9 @@ class ProxyNetwork:
 
     def close(self) -> None:
         """Close the listening sockets (idempotent)."""
-        for listener in (*self._listeners.values(), *self._fronts.values()):
-            listener.close()
+        for listeners in (self._listeners, self._fronts, self._quorum_fronts):
+            for listener in listeners.values():
+                listener.close()
 
     def cut(self, links: Sequence[Link]) -> str:
         """Hold all bytes that flow from a to b, for each (a, b); return the cut's id.
@@ -226,15 +247,16 @@ class ProxyNetwork:
         return self._gates.waiting_bytes((a, b))
 
     def _link_from_caller(self, called: str, accepted: socket.socket) -> Link | None:
-        """Return the link from the calling node; None if the caller is not another node."""
+        """Return the link from the calling node; None if the caller is no node."""
         assert self._callers is not None, "there are no fronts without"
         caller = self._callers.who(accepted)
-        return None if caller in (None, called) else (caller, called)
+        return None if caller is None else (caller, called)
 
     async def _accept(
         self,
         link_of: Callable[[socket.socket], Link | None],
         listener: socket.socket,
+        upstream: Address,
         nursery: trio.Nursery,
     ) -> None:
         room = trio.Semaphore(CONNECTIONS_PER_LINK_MAX)
@@ -255,11 +277,11 @@ class ProxyNetwork:
             prepare_socket(down)
             connection = Connection(next(self._numbers), link, down, self._gates, self._shapes)
             self._connections.add(connection)
-            nursery.start_soon(self._serve, connection, room)
+            nursery.start_soon(self._serve, connection, upstream, room)
 
-    async def _serve(self, connection: Connection, room: trio.Semaphore) -> None:
+    async def _serve(self, connection: Connection, upstream: Address, room: trio.Semaphore) -> None:
         try:
-            await connection.run(self._upstreams[connection.directions[0][1]])
+            await connection.run(upstream)
         finally:
             self._connections.discard(connection)
             connection.close()

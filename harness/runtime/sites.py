@@ -10,7 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from shaketable.harness.campaigns.campaign import Campaign, node_names, target_of
-from shaketable.harness.contracts.abilities import AdvertisesAddresses, ListensOnce
+from shaketable.harness.contracts.abilities import (
+    AdvertisesAddresses,
+    HasQuorumAddresses,
+    ListensOnce,
+)
 from shaketable.harness.contracts.plugins import Address, Json, NodeLayout
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.network import addresses as at
@@ -21,7 +25,8 @@ from shaketable.harness.runtime.processes import ports
 
 NETNS = "netns"
 BASE_PORT = 10_000
-"""In a namespace of its own every port is free: nodes listen here for clients, and one above."""
+"""In a namespace of its own every port is free: nodes listen here for clients, one above for peers,
+and two above for the quorum that elects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +66,15 @@ def lay_out(
     target = target_of(campaign)
     is_advertised = isinstance(target, AdvertisesAddresses) and target.advertises_addresses
     once = isinstance(target, ListensOnce) and target.listens_once
+    quorum = isinstance(target, HasQuorumAddresses) and target.has_quorum_addresses
     if campaign.world == NETNS:
         site = _in_namespaces(campaign, folder, base_port, options, name_servers, once=once)
-        return _advertised(site) if is_advertised else site
+        site = _advertised(site) if is_advertised else site
+        return _with_quorum(site) if quorum else site
     callers = Callers() if is_advertised else None
-    return _on_loopback(campaign, folder, base_port, options, name_servers, callers, once=once)
+    return _on_loopback(
+        campaign, folder, base_port, options, name_servers, callers, once=once, quorum=quorum
+    )
 
 
 def _on_loopback(
@@ -77,19 +86,23 @@ def _on_loopback(
     callers: Callers | None,
     *,
     once: bool,
+    quorum: bool,
 ) -> Site:
-    """Give each node two ports, each ordered pair (or node) a proxy, a name server a port."""
+    """Give each node its ports, each ordered pair (or node) a proxy, a name server a port."""
     nodes = node_names(campaign)
     owners = [f"the {who} of node {node}" for node in nodes for who in ("clients", "peers")]
     owners += [f"the name server {name}" for name in name_servers]
+    owners += [f"the quorum of node {node}" for node in nodes] if quorum else []
     numbers = (
         ports.find_free(len(owners)) if base_port is None else ports.take_from(base_port, owners)
     )
     addresses = [Address(ports.HOST, port) for port in numbers]
-    of_nodes, of_helpers = addresses[: 2 * len(nodes)], addresses[2 * len(nodes) :]
+    of_nodes, rest = addresses[: 2 * len(nodes)], addresses[2 * len(nodes) :]
+    of_helpers, of_quorum = rest[: len(name_servers)], rest[len(name_servers) :]
     client_of = dict(zip(nodes, of_nodes[0::2], strict=True))
     peer_of = client_of if once else dict(zip(nodes, of_nodes[1::2], strict=True))
-    network = ProxyNetwork(peer_of, ports.HOST, callers)
+    quorum_of = dict(zip(nodes, of_quorum, strict=True)) if quorum else {}
+    network = ProxyNetwork(peer_of, ports.HOST, callers, quorum_of)
     layouts = {
         node: NodeLayout(
             node=node,
@@ -100,6 +113,8 @@ def _on_loopback(
             options=options,
             name_servers=tuple(of_helpers),
             advertised_address=None if callers is None else network.advertised(node),
+            quorum_address=quorum_of.get(node),
+            quorum={each: network.quorum(each) for each in quorum_of},
         )
         for node in nodes
     }
@@ -111,6 +126,19 @@ def _advertised(site: Site) -> Site:
     """Let nodes in namespaces advertise their own address: all others reach them there."""
     layouts = {
         node: replace(layout, advertised_address=layout.peer_address)
+        for node, layout in site.layouts.items()
+    }
+    return replace(site, layouts=layouts)
+
+
+def _with_quorum(site: Site) -> Site:
+    """Let nodes in namespaces listen for their quorum as well, one port above that for peers."""
+    quorum = {
+        node: replace(layout.peer_address, port=layout.peer_address.port + 1)
+        for node, layout in site.layouts.items()
+    }
+    layouts = {
+        node: replace(layout, quorum_address=quorum[node], quorum=quorum)
         for node, layout in site.layouts.items()
     }
     return replace(site, layouts=layouts)

@@ -442,8 +442,9 @@ class ProcessWorld(SteeredCapabilities):
         for whom, address in (
             ("clients", layout.client_address),
             ("peers", layout.peer_address),
+            ("quorum", layout.quorum_address),
         ):
-            if not ports.is_free(address.port):
+            if address is not None and not ports.is_free(address.port):
                 owner = f"the {whom} of node {layout.node}"
                 raise HarnessError(ports.in_use(address.port, owner))
 

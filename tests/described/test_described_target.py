@@ -6,6 +6,7 @@ import json
 import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,45 @@ def test_its_campaigns_have_its_size_and_its_one_port(
             assert layout.peer_address == layout.client_address
             own = {each.client_address for each in site.layouts.values()}
             assert not own & set(layout.peers.values()), "a link can be cut"
+    finally:
+        site.network.close()
+        discovery.clear_caches()
+
+
+def test_a_node_learns_where_its_quorum_listens(tmp_path: Path) -> None:
+    start = '"server", "{quorum}", "{quorum_port}", "{quorum_advertised}", "{quorum_members}"'
+    more = 'one_address = true\nquorum_port = true\npeer_format = "{number}@{address}"'
+    target = target_of(tmp_path, more, start)
+    assert target.has_quorum_addresses
+    at = {f"n{n}": Address("127.0.0.1", 8300 + n) for n in range(3)}
+    own = Address("127.0.0.1", 8401)
+    layout = replace(layout_of(tmp_path), quorum_address=own, quorum=at)
+    members = "0@127.0.0.1:8300,1@127.0.0.1:8301,2@127.0.0.1:8302"
+    argv = ("server", "127.0.0.1:8401", "8401", "127.0.0.1:8301", members)
+    assert target.prepare(layout).argv == argv
+
+
+def test_each_node_has_a_port_for_its_quorum_and_a_proxy_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    discovery.clear_caches()
+    target_of(tmp_path, "one_address = true\nquorum_port = true")
+    campaign = resolve(Campaign(target="kvs", seed="1"))
+    site = sites.lay_out(campaign, RunFolder(tmp_path), None, {}, ("names",))
+    try:
+        layouts = site.layouts.values()
+        ports = {
+            address
+            for each in layouts
+            for address in (each.client_address, each.peer_address, each.quorum_address)
+        }
+        assert len(ports | set(site.name_servers.values())) == 3 * len(layouts) + 1
+        [told] = {tuple(each.quorum.items()) for each in layouts}
+        assert [node for node, _ in told] == list(site.layouts)
+        fronts = {*dict(told).values(), *(each.advertised_address for each in layouts)}
+        assert len(fronts) == 2 * len(layouts)
+        assert not ports & fronts, "a link can be cut"
     finally:
         site.network.close()
         discovery.clear_caches()
@@ -293,6 +333,19 @@ def test_a_node_s_output_says_whether_it_leads(tmp_path: Path, server: Any) -> N
     printed(second, "--- shaketable: n2 incarnation 2 starts at 1.000 s\nstarting\n")
     assert asked(target, second) is None
     assert asked(target, first) == NodeStatus("n1", "leader", 2, "n1", -1, -1)
+
+
+def test_a_line_that_says_nothing_of_who_leads_is_of_a_node_without_a_role(
+    tmp_path: Path, server: Any
+) -> None:
+    """As of a broker that is up, and has no partition yet: the group is ready nevertheless."""
+    more = "[targets.kvs.leader]\nlog = 'now (?P<role>[A-Z]+)|starting'\nleads = \"role\"\n"
+    target, layout = target_of(tmp_path, more), layout_of(tmp_path, server[1])
+    log = layout.directory / "node.log"
+    log.write_text("starting\n")
+    assert asked(target, layout) == NodeStatus("n1", NO_ROLE, 0, None, -1, -1)
+    log.write_text("starting\nnow LEADER\n")
+    assert asked(target, layout) == NodeStatus("n1", "leader", 0, "n1", -1, -1)
 
 
 def test_a_node_that_does_not_answer_leads_no_more(tmp_path: Path, server: Any) -> None:

@@ -156,6 +156,11 @@ def test_each_run_has_keys_of_its_own(tmp_path: Path) -> None:
         ("", "", "give start (a node's command), or nodes"),
         (NODES, "env = { A = '1' }", "env is for nodes that shaketable starts"),
         (NODES, "one_port = true", "one_port is for nodes that shaketable starts"),
+        (
+            NODES,
+            "one_address = true\nquorum_port = true",
+            "one_address is for nodes that shaketable starts",
+        ),
         (NODES, "size = 2", "size is for nodes that shaketable starts"),
         (NODES, "ready = { log = 'x' }", "ready.log: the output of nodes that run already"),
         (NODES, "leader = { log = '(?P<a>x)', leads = 'a' }", "leader.log: the output of nodes"),

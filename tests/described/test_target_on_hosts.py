@@ -91,6 +91,11 @@ def test_destinations(given: str, address: str, arguments: tuple[str, ...]) -> N
             HOSTS,
             "leader.log: nodes' output is on their hosts",
         ),
+        (
+            f"{START}\none_address = true\nquorum_port = true",
+            HOSTS,
+            "quorum_port is for nodes on this machine",
+        ),
         ('nodes = ["a:1"]', HOSTS, "hosts: nodes that run already are not started"),
     ],
 )

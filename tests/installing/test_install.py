@@ -292,6 +292,21 @@ def test_jars_of_maven_have_the_pinned_checksum_together(
     assert sorted(path.name for path in (folder / "jars").iterdir()) == ["B.jar", "a.jar"]
 
 
+def test_what_runs_beside_an_artifact_is_fetched_with_it(
+    cache: Path, bin_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside = "<groupId>org.log</groupId><artifactId>simple</artifactId><version>2.0</version>"
+    tool(bin_folder, "mvn", f"grep -q '{beside}' pom.xml || exit 1\n{MVN}")
+    tool(bin_folder, "java", "")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    alone = MavenArtifact(artifact="org:tiny", sha256="0" * 64)
+    with pytest.raises(HarnessError, match="mvn -B failed"):
+        install(cache, "tiny", "1.0", alone, silent)
+    both = MavenArtifact(artifact="org:tiny", sha256="0" * 64, further=("org.log:simple:2.0",))
+    with pytest.raises(HarnessError, match="are not what was pinned"):
+        install(cache, "tiny", "1.0", both, silent)
+
+
 def test_java_is_that_of_java_home(
     tmp_path: Path, bin_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

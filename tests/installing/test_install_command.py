@@ -39,12 +39,33 @@ def test_what_is_pinned_is_a_target_and_the_reverse() -> None:
         ("rabbitmq", "confirms=off", False),
         ("rocketmq", "flush=async", False),
         ("rocketmq", "flush=sync", True),
+        ("kafka", "flush_messages=never", False),
+        ("kafka", "flush_messages=1", True),
     ],
 )
 def test_what_survives_a_loss_of_power(target: str, option: str, kept: bool) -> None:
     """Options take from the promises alone: what one of them keeps has to be promised first."""
     promises = target_with(target, (option,)).promises
     assert ("power" in promises.durable_under) is kept
+
+
+@pytest.mark.parametrize(
+    ("options", "kept", "linearizable"),
+    [
+        ((), {"kill", "pause", "partition"}, {"append"}),
+        (("flush_messages=1",), {"kill", "pause", "partition", "power"}, {"append"}),
+        (("flush_messages=1", "min_insync_replicas=1"), {"pause", "partition"}, {"append"}),
+        (("acks=1",), set(), set()),
+        (("unclean_leader_election=true",), set(), set()),
+        (("idempotence=on",), {"kill", "pause", "partition"}, {"append"}),
+    ],
+)
+def test_what_settings_of_kafka_take_from_its_promises(
+    options: tuple[str, ...], kept: set[str], linearizable: set[str]
+) -> None:
+    promises = target_with("kafka", options).promises
+    assert promises.durable_under & {"kill", "pause", "partition", "power"} == kept
+    assert promises.linearizable == linearizable
 
 
 def test_the_page_has_each_target_its_options_and_versions() -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 import trio
@@ -94,6 +95,51 @@ def test_each_callers_link_is_its_own(by_a_child: bool) -> None:
                 with speaking(at, "from a stranger") as stranger:
                     assert await said(stranger) in ("", "''"), "it is closed, or reset"
             assert network.forwarded_bytes("a", "c") == 6
+            nursery.cancel_scope.cancel()
+
+    run(scenario)
+
+
+def test_a_cut_is_of_both_addresses_and_never_of_a_node_and_itself() -> None:
+    async def answer(stream: trio.SocketStream, word: bytes) -> None:
+        if await stream.receive_some(100):
+            await stream.send_all(word)
+
+    async def scenario() -> None:
+        (peers,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        (quorum,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        there, voters = (
+            Address("127.0.0.1", listener.socket.getsockname()[1]) for listener in (peers, quorum)
+        )
+        known = Callers()
+        network = ProxyNetwork(
+            {"a": there, "b": there}, callers=known, quorum={"a": voters, "b": voters}
+        )
+        assert len({*map(network.advertised, "ab"), *map(network.quorum, "ab")}) == 4
+        with pytest.raises(KeyError):
+            network.cut([("b", "b")])
+        async with trio.open_nursery() as nursery:
+            for listener, word in ((peers, b"peer"), (quorum, b"voter")):
+                nursery.start_soon(trio.serve_listeners, partial(answer, word=word), [listener])
+            await nursery.start(network.run)
+            cut = network.cut([("a", "b"), ("b", "a")])
+            with (
+                speaking(network.advertised("b"), "to a peer") as a_peer,
+                speaking(network.quorum("b"), "to a voter") as a_voter,
+                speaking(network.quorum("b"), "to itself") as own,
+            ):
+                known.pids = lambda: {"a": a_peer.pid, "b": own.pid}
+                assert await said(own) == "'voter'", "b hears itself"
+                await until(lambda: network.held(cut)["connections"] == 1)
+                network.heal(cut, "deliver")
+                assert await said(a_peer) == "'peer'"
+                assert await said(a_voter) in ("", "''"), "it is no node"
+                cut = network.cut([("a", "b")])
+                with speaking(network.quorum("b"), "to a voter") as voter:
+                    known.pids = lambda: {"a": voter.pid}
+                    await until(lambda: network.held(cut)["connections"] == 1)
+                    network.heal(cut, "deliver")
+                    assert await said(voter) == "'voter'"
             nursery.cancel_scope.cancel()
 
     run(scenario)

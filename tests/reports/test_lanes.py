@@ -38,6 +38,8 @@ def test_a_leader_elected_again_is_no_change() -> None:
     assert changes(("n0", 1), ("n1", 2), ("n0", 4)) == 2
     # The deposed leader that still believes in term 1 comes back to sight: no change.
     assert changes(("n0", 1), ("n1", 2), ("n0", 1)) == 1
+    # Terms may begin at 0, as Kafka's epochs do.
+    assert changes(("n0", 0), ("n1", 1), ("n0", 0)) == 1
     # A target without terms: in time.
     assert changes(("n0", 0)) == 0
     assert changes(("n0", 0), ("n1", 0), ("n2", 0)) == 2

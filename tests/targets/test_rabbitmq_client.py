@@ -24,6 +24,7 @@ from shaketable.harness.described.client import Node
 from shaketable.harness.installing.installers import LIBRARY
 from shaketable.harness.targets.on_demand import PLUGINS, TargetOnDemand
 from tests.support.checker_histories import context, struck
+from tests.support.further_targets import skip_further
 
 TIMEOUT_S = 60.0
 [TARGET] = [each for each in PLUGINS if each.name == "rabbitmq"]
@@ -36,7 +37,7 @@ Ask = Callable[[Any], Awaitable[Any]]
 def target() -> TargetOnDemand:
     why = TARGET.why_not_installed()
     if why is not None:
-        pytest.skip(why)
+        skip_further(TARGET.name)
     return TARGET
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import socket
 import subprocess
 import sys
@@ -209,18 +208,6 @@ def test_a_log_is_a_topic_of_one_queue(client: ModuleType, node: Node) -> None:
         return [before, offsets, other, after]
 
     assert asked(client, node, ask) == [[0, None], [0, 1], 0, ["7", "8", None]]
-
-
-@pytest.fixture
-def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A program that prints its arguments, the only java on PATH."""
-    program = tmp_path / "bin" / "java"
-    program.parent.mkdir()
-    program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    return program
 
 
 def started(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,1 @@
+"""The target kafka: Apache Kafka with KRaft, brokers that are controllers as well."""
