@@ -40,6 +40,11 @@ def is_compiling() -> bool:
     return any(now_s - begin_s > COMPILES_AFTER_S for begin_s in tuple(_begin_s_by_thread.values()))
 
 
+def unix_time_s(budget_s: float) -> float:
+    """Return a time of this process's budget clock as one of a clock that never stood still."""
+    return budget_s + _uncounted_s
+
+
 def budget_clock_s() -> float:
     """Return the time in seconds since 1970, less what was not counted in this process."""
     return time.time() - _uncounted_s

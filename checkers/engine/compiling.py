@@ -15,10 +15,12 @@ from typing import Final
 
 import pyarrow as pa
 
+from shaketable.checkers.engine.judge import Progress
 from shaketable.checkers.kernels.search import run
 from shaketable.checkers.linearizability.linearizable import Linearizable
 from shaketable.checkers.linearizability.model_choice import model_named
 from shaketable.harness import guard
+from shaketable.harness.budget_clock import uncounted
 from shaketable.harness.compiled import is_cached
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.promises import Promises
@@ -65,9 +67,12 @@ class Compiling:
         """Return whether it still compiles."""
         return self._process is not None and self._process.poll() is None
 
-    def wait(self) -> None:
-        """Wait for its end, for COMPILE_S_MAX at most."""
-        if self._process is not None:
+    def wait(self, progress: Progress) -> None:
+        """Wait for its end, for COMPILE_S_MAX at most; no budget of time counts that."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        progress("compiling the kernels of the search, once for this version (a minute)")
+        with uncounted():
             try:
                 self._process.wait(COMPILE_S_MAX)
             except subprocess.TimeoutExpired:
@@ -79,6 +84,15 @@ class Compiling:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+
+def compile_first(progress: Progress) -> None:
+    """Compile them now if none is cached: before several processes would, each for itself."""
+    compiling = Compiling()
+    try:
+        compiling.wait(progress)
+    finally:
+        compiling.stop()
 
 
 def compile_kernels() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shaketable.harness.budget_clock import budget_clock_s
+from shaketable.harness.budget_clock import budget_clock_s, unix_time_s
 from shaketable.harness.contracts.plugins import CheckContext, Checker
 from shaketable.harness.contracts.verdict import Outcome, Verdict
 from shaketable.harness.history.schema import ENTRIES, FINDINGS, OPERATIONS
@@ -63,6 +63,17 @@ def with_clock(job: CheckJob) -> CheckJob:
     if job.context.clock_unix_s is not None:
         return job
     return replace(job, context=replace(job.context, clock_unix_s=budget_clock_s))
+
+
+def for_other_processes(context: CheckContext) -> CheckContext:
+    """Return the context with its deadline as other processes have it.
+
+    Their budget clocks did not stand still while this process compiled.
+    """
+    deadline = context.search.deadline_unix_s
+    if deadline is None or context.clock_unix_s is not budget_clock_s:
+        return context
+    return replace(context, search=replace(context.search, deadline_unix_s=unix_time_s(deadline)))
 
 
 def no_progress(_text: str) -> None:

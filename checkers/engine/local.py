@@ -29,6 +29,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shaketable.checkers.engine.compiling import compile_first
 from shaketable.checkers.engine.judge import (
     BUCKET_ENTRIES,
     CRASHED,
@@ -39,6 +40,7 @@ from shaketable.checkers.engine.judge import (
     CheckJob,
     Progress,
     conclude,
+    for_other_processes,
     judge_partition,
     judges_by_key,
     judges_partial_logs,
@@ -74,8 +76,7 @@ def run_local(job: CheckJob, progress: Progress = no_progress) -> list[Verdict]:
     unreadable: list[str] = []
     found = [TAGGED.empty_table()]
     if by_key:
-        progress("judging " + ", ".join(checker.name for checker in by_key))
-        found += _judge_by_key(job, by_key)
+        found += _judge_by_key(job, by_key, progress)
     if needs(others, "operations"):
         progress("reading the operations")
         tables["operations"] = _read_operations(job)
@@ -99,13 +100,19 @@ def run_local(job: CheckJob, progress: Progress = no_progress) -> list[Verdict]:
     return conclude(job.checkers, findings, job.context, unreadable)
 
 
-def _judge_by_key(job: CheckJob, checkers: Sequence[Checker]) -> Iterator[pa.Table]:
+def _judge_by_key(
+    job: CheckJob, checkers: Sequence[Checker], progress: Progress
+) -> Iterator[pa.Table]:
     """Judge operations key by key: file by file if they are sorted, in processes if many."""
+    judging = "judging " + ", ".join(checker.name for checker in checkers)
     planned = plan(job.operations, workers=os.cpu_count() or 1)
     rows = sum(task.rows for task in planned.tasks)
     if rows >= ROWS_FOR_PROCESSES and len(planned.tasks) > 1 and (os.cpu_count() or 1) > 1:
+        compile_first(progress)
+        progress(judging)
         yield from judge_in_processes(planned.tasks, checkers, job.context)
         return
+    progress(judging)
     for task in planned.tasks:
         tables = read_files(task.paths)
         yield from judge_tables(tables, checkers, job.context, time.perf_counter)
@@ -255,7 +262,9 @@ def _left_s(context: CheckContext) -> float | None:
 
 def _start(context: CheckContext) -> _Worker:
     ours, theirs = _spawned.Pipe()
-    process = _spawned.Process(target=_work, args=(theirs, context), daemon=True)
+    process = _spawned.Process(
+        target=_work, args=(theirs, for_other_processes(context)), daemon=True
+    )
     process.start()
     theirs.close()  # so that the pipe ends when the process does
     return _Worker(process, ours)

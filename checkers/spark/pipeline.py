@@ -13,12 +13,14 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from shaketable.checkers.engine.compiling import compile_first
 from shaketable.checkers.engine.java import Java
 from shaketable.checkers.engine.judge import (
     CRASHED,
@@ -30,6 +32,7 @@ from shaketable.checkers.engine.judge import (
     Progress,
     ReadLog,
     conclude,
+    for_other_processes,
     judges_by_key,
     judges_partial_logs,
     needs,
@@ -119,6 +122,8 @@ class SparkEngine:
         """
         progress("waiting for Spark")
         self.start()
+        if self.is_here:
+            compile_first(progress)
         job = with_log_evidence(with_clock(job), progress)
         try:
             run = _Run(self._session.frames, job, progress)
@@ -142,7 +147,7 @@ class _Run:
     def __init__(self, frames: Any, job: CheckJob, progress: Progress) -> None:
         self.spent = Spent()
         self._frames = frames
-        self._job = job
+        self._job = replace(job, context=for_other_processes(job.context))
         self._progress = progress
         self._unreadable: list[str] = []
         self._guard = Guard(frames, job.context)

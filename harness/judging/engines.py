@@ -94,9 +94,8 @@ class Engine:
             UsageError: no suitable Java; the Spark master cannot be reached.
             HarnessError: the operations cannot be read.
         """
-        if self._compiling is not None and self._compiling.is_running():
-            progress("compiling the kernels of the search, once for this version (a minute)")
-            self._compiling.wait()
+        if self._compiling is not None:
+            self._compiling.wait(progress)
         if self._spark is None:
             return run_local(job, progress)
         self.wait(progress)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from shaketable.checkers.engine.judge import with_clock
+from shaketable.checkers.engine.judge import for_other_processes, with_clock
 from shaketable.harness import budget_clock
 from shaketable.harness.budget_clock import budget_clock_s, is_compiling, uncounted
 from shaketable.harness.compiled import compiled
+from shaketable.harness.contracts.plugins import CheckContext, Promises, SearchBudget
 from tests.support.checker_histories import job
 
 
@@ -77,6 +79,22 @@ def test_compiling_a_kernel_is_not_counted() -> None:
     assert kernel(1, 2) == 3
     passed_s, counted_s = time.time() - real_s, budget_clock_s() - counted_s
     assert counted_s < passed_s / 2
+
+
+def test_a_deadline_is_that_of_processes_that_compiled_nothing(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget_clock, "_uncounted_s", 0.0)
+    with uncounted():
+        clock.now_s += 60
+    ours = CheckContext(
+        (), {}, Promises(),
+        search=SearchBudget(deadline_unix_s=budget_clock_s() + 10), clock_unix_s=budget_clock_s,
+    )  # fmt: skip
+    theirs = for_other_processes(ours)
+    assert theirs.search.deadline_unix_s == clock.now_s + 10
+    of_a_test = replace(ours, clock_unix_s=lambda: 0.0)
+    assert for_other_processes(of_a_test) is of_a_test
 
 
 def test_checkers_get_this_clock(tmp_path: Path) -> None:

@@ -109,7 +109,9 @@ def test_nothing_is_compiled_ahead_where_all_is_cached(monkeypatch: pytest.Monke
     monkeypatch.setattr(compiling, "is_cached", lambda _: True)
     ahead = compiling.Compiling()
     assert not ahead.is_running()
-    ahead.wait()
+    said: list[str] = []
+    ahead.wait(said.append)
+    assert not said
 
 
 def test_a_check_says_that_it_waits_for_kernels(

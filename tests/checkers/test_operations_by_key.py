@@ -25,6 +25,7 @@ from shaketable.checkers.engine.keys import (
     split_times,
 )
 from shaketable.checkers.engine.local import judge_in_processes, run_local
+from shaketable.harness.budget_clock import budget_clock_s
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history import operation_files
 from shaketable.harness.history.export import load_operations
@@ -172,7 +173,7 @@ def test_columns_come_as_they_should(tmp_path):
 
 def test_a_deadline_leaves_what_it_cuts_off_unknown(tmp_path, engine):
     run = queues(tmp_path, 3)
-    deadline = time.time() + 3
+    deadline = budget_clock_s() + 3
     patient, counted = engine(job_of(run, Patient(), stats.PLUGIN, deadline_unix_s=deadline))
     assert patient.outcome is counted.outcome is Outcome.UNKNOWN
     # On a busy machine the deadline may pass before the first key is begun.
@@ -223,7 +224,7 @@ def test_a_checker_that_eats_memory_gets_an_error_not_the_machine(tmp_path, apar
 
 def test_a_checker_that_never_ends_is_ended(tmp_path, apart):
     run = queues(tmp_path, 2)
-    deadline = time.time() + 3
+    deadline = budget_clock_s() + 3
     for verdict in apart(run, Endless(), deadline_unix_s=deadline):
         assert verdict.outcome is Outcome.UNKNOWN
         assert "deadline passed" in verdict.summary

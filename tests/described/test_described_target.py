@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import trio
 
-from shaketable.checkers.anomalies.promises import why_not_promised
+from shaketable.checkers.anomalies.log_rules import why_not_promised
 from shaketable.harness import described, discovery
 from shaketable.harness.campaigns.campaign import Campaign, resolve
 from shaketable.harness.contracts.abilities import HasSize

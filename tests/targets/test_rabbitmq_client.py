@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from shaketable.checkers.anomalies.promises import why_not_promised
+from shaketable.checkers.anomalies.log_rules import why_not_promised
 from shaketable.harness.campaigns.target_options import target_with
 from shaketable.harness.contracts.plugins import Address
 from shaketable.harness.described.client import Node
