@@ -1,7 +1,7 @@
 """Compiles the kernels of the search before a history has to wait for them.
 
-On a new machine and after an update that takes about a minute of processor time, once. While a
-campaign runs there is time for it: in a process of its own, at the lowest priority.
+On a new machine and after an update that takes about a minute of processor time, once: in a process
+of its own, at the lowest priority, while Spark starts.
 
     python -m shaketable.checkers.engine.compiling
 """

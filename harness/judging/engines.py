@@ -53,7 +53,8 @@ class Engine:
             self._compiling = Compiling()
 
     def warm_up(self) -> None:
-        """Start Spark in the background if the check needs it; idempotent."""
+        """Start Spark in the background if the check needs it, and compile; idempotent."""
+        self.compile_ahead()
         if self._spark is None or self._thread is not None:
             return
         self._thread = threading.Thread(target=self._start, name="spark-start", daemon=True)

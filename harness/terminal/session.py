@@ -94,7 +94,6 @@ def run_one(campaign: Campaign, base_port: int | None) -> Session:
     run_folder.write_atomically(folder.campaign_toml, campaigns.to_toml(campaign))
     run_folder.link_latest(folder)
     out.print(_heading(campaign), soft_wrap=True)
-    engine.compile_ahead()
     for line in availability.tell(choice.unavailable):
         out.print(Text(line), soft_wrap=True)
     if is_judged_online(campaign):
@@ -163,7 +162,6 @@ def judge_stored(
         HarnessError: the recordings cannot be read, or a file cannot be written.
     """
     engine.require_java(os.environ)
-    engine.compile_ahead()
     display = make_display(out, engine.warm_up)
     with run_markers.working_in(folder.path):
         try:

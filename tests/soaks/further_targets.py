@@ -2,7 +2,7 @@
 
     .venv/bin/python -m tests.soaks.further_targets
 
-Downloads some 100 MB at first; takes about ten minutes. Ends with the exit code of pytest.
+Downloads some 100 MB at first; takes some minutes. Ends with the exit code of pytest.
 """
 
 from __future__ import annotations
