@@ -41,7 +41,7 @@ def is_compiling() -> bool:
 
 
 def unix_time_s(budget_s: float) -> float:
-    """Return a time of this process's budget clock as one of a clock that never stood still."""
+    """Return a time of this process's budget clock as Unix time."""
     return budget_s + _uncounted_s
 
 
