@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Final
 
+from shaketable.harness.contracts.clients import LogClient
 from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient, Workload
 from shaketable.harness.contracts.rng import rng_for
 from shaketable.harness.generators.clients import KeySpread
@@ -92,6 +93,14 @@ class LogWorkload:
             yield Operation("end", self._key(queue))
             for distance in range(1, FINAL_READS + 1):
                 yield Operation("read", self._key(queue), aim=aim_before_end(distance))
+
+    def why_not(self, client: type) -> str | None:
+        """Return what such clients lack: they need a log."""
+        return None if issubclass(client, LogClient) else "have no append, read and end of a log"
+
+    def opened(self, client: TargetClient) -> TargetClient:
+        """Return the client as it is."""
+        return client
 
     async def invoke(
         self, operation: Operation, offset: int | None, client: TargetClient

@@ -16,7 +16,7 @@ import trio
 
 from shaketable.checkers.anomalies.log_rules import why_not_promised
 from shaketable.harness import described, discovery
-from shaketable.harness.campaigns.campaign import Campaign, resolve
+from shaketable.harness.campaigns.campaign import Campaign, check_clients, resolve
 from shaketable.harness.contracts.abilities import HasSize
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.plugins import NO_ROLE, Address, NodeLayout, NodeStatus
@@ -409,3 +409,10 @@ def test_targets_are_found_from_the_current_folder(
     with pytest.raises(UsageError, match=r"no shaketable\.toml is here or in a folder above"):
         discovery.get("targets", "kvs")
     discovery.clear_caches()
+
+
+def test_a_workload_that_its_clients_lack_is_refused(tmp_path: Path) -> None:
+    target = target_of(tmp_path)
+    with pytest.raises(UsageError, match="workload log: clients of kvs have no append"):
+        check_clients(discovery.get("workloads", "log"), target)
+    check_clients(discovery.get("workloads", "register"), target)
