@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -33,6 +34,7 @@ def examples(tree: Path, *options: str) -> list[str]:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", *options],
         cwd=tree,
+        env=os.environ | {"PYTHONPATH": str(CONFTEST.parent.parent)},  # it imports tests.support
         capture_output=True,
         text=True,
         check=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -38,6 +39,7 @@ def run_pytest(tree: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options],
         cwd=tree,
+        env=os.environ | {"PYTHONPATH": str(CONFTEST.parent.parent)},  # it imports tests.support
         capture_output=True,
         text=True,
         check=False,
