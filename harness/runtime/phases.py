@@ -28,6 +28,10 @@ from shaketable.harness.runtime.rig import Rig, is_broken
 READY_TIMEOUT_S = 30.0
 """How long the group may take until all nodes know one leader."""
 WORKERS_READY_TIMEOUT_S = 60.0
+LOGS_READ_TIMEOUT_S = 120.0
+"""How long a run waits for the compilation of what reads logs: faults would have no effect."""
+NOTED_AFTER_S = 2.0
+"""What is cached is loaded in this time: a longer wait is explained to the user."""
 HEAL_TIMEOUT_S = 30.0
 FINISH_MARGIN_S = 3.0
 """How much longer than an operation's timeout the clients may take to finish."""
@@ -59,6 +63,7 @@ async def set_up(rig: Rig) -> bool:
         nursery.start_soon(rig.workers.start, WORKERS_READY_TIMEOUT_S)
         if not rig.is_virtual:
             nursery.start_soon(_wait_for_the_group, rig)
+    await _wait_for_readers(rig)
     return not rig.is_virtual or await _serves(rig)
 
 
@@ -73,6 +78,16 @@ async def _wait_for_the_group(rig: Rig) -> None:
     if not await wait_until(is_ready, READY_TIMEOUT_S):
         why = rig.world.group_status.why_not_ready()
         raise HarnessError(f"the group is not ready after {READY_TIMEOUT_S:g} s: {why}")
+
+
+async def _wait_for_readers(rig: Rig) -> None:
+    """Wait until what reads the nodes' logs is compiled, if faults need it; never fail."""
+    if rig.until_logs_are_read is None or await rig.until_logs_are_read(NOTED_AFTER_S):
+        return
+    rig.observer.note("compiling what reads the nodes' logs, once for this version (half a minute)")
+    if not await rig.until_logs_are_read(LOGS_READ_TIMEOUT_S):
+        late = f"not compiled after {LOGS_READ_TIMEOUT_S:g} s: faults that take logs wait for it"
+        rig.observer.note(f"what reads the nodes' logs is {late}")
 
 
 async def _serves(rig: Rig) -> bool:

@@ -176,6 +176,8 @@ class Rig:
     only while a task waits for it, so nothing is slow by itself. `not_recovered` then holds what
     failed to recover in time (`harness.runtime.liveness`), and `restore_late` tries for some
     seconds to repair what `world.restore` cannot at once, and returns what was left.
+    `until_logs_are_read` waits so many seconds at most until what reads the nodes' logs is
+    compiled, and returns whether it is; None if no fault has it read.
     """
 
     campaign: Campaign
@@ -195,6 +197,7 @@ class Rig:
     let_go: Callable[[], None]
     is_virtual: bool = False
     restore_late: Callable[[float], Awaitable[Sequence[str]]] | None = None
+    until_logs_are_read: Callable[[float], Awaitable[bool]] | None = None
     not_recovered: list[Broken] = field(default_factory=list)
 
     def close(self) -> int:
@@ -255,14 +258,16 @@ def build(
     )
     clients = {node: layout.client_address for node, layout in site.layouts.items()}
     clients |= site.name_servers
+    takes_logs = bool(capabilities_of(campaign) & TAKE_LOGS)
     return records.rig(
         observer, world, plan_workers(campaign, folder, clients, start_ns),
         services=(
-            *_services(site, world, logs if capabilities_of(campaign) & TAKE_LOGS else None),
+            *_services(site, world, logs if takes_logs else None),
             partial(watch_disks, members),
         ),
         let_go=partial(let_go, site, members),
         restore_late=world.restore_disks,
+        until_logs_are_read=logs.until_warm if takes_logs else None,
     )  # fmt: skip
 
 
@@ -289,6 +294,7 @@ class Records:
         services: Sequence[Callable[..., Awaitable[None]]],
         let_go: Callable[[], None],
         restore_late: Callable[[float], Awaitable[Sequence[str]]],
+        until_logs_are_read: Callable[[float], Awaitable[bool]] | None = None,
     ) -> Rig:
         """Return the rig of a run in real time; see `Rig`. `plans` are those of client workers."""
         now_ns = self.facts.now_ns
@@ -310,6 +316,7 @@ class Records:
             logs=(self.status_log, self.samples_log),
             let_go=let_go,
             restore_late=restore_late,
+            until_logs_are_read=until_logs_are_read,
         )
 
     def close(self) -> None:

@@ -74,6 +74,7 @@ class StoredLogs:
         self._asked = 0
         self.is_warming_up = False
         """Whether the reader is being compiled: a count has to wait for that."""
+        self._warmed_up = trio.Event()
         self._turn = trio.Lock()
 
     async def count(self, layout: NodeLayout) -> Stored:
@@ -112,6 +113,14 @@ class StoredLogs:
                     await self.count(layout)
         finally:
             self.is_warming_up = False
+            self._warmed_up.set()
+
+    async def until_warm(self, timeout_s: float) -> bool:
+        """Wait for the end of `warm_up`, which must be called; False if it is not in time."""
+        with trio.move_on_after(timeout_s):
+            await self._warmed_up.wait()
+            return True
+        return False
 
     async def end(self) -> None:
         """End the process (idempotent)."""
