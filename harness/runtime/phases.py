@@ -17,6 +17,7 @@ import msgspec
 import trio
 
 from shaketable.harness import discovery
+from shaketable.harness.campaigns.campaign import EXISTING
 from shaketable.harness.contracts.clients import hold_of
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.history import recorder
@@ -26,7 +27,10 @@ from shaketable.harness.runtime.liveness import PATIENCE_S, Standstill, never_se
 from shaketable.harness.runtime.rig import Rig, is_broken
 
 READY_TIMEOUT_S = 30.0
-"""How long the group may take until all nodes know one leader."""
+"""How long a group that runs already may take until all nodes know one leader; a longer start of
+another one is explained to the user."""
+START_TIMEOUT_S = 120.0
+"""How long a group that the run starts may take: five JVMs take a minute on two busy processors."""
 WORKERS_READY_TIMEOUT_S = 60.0
 LOGS_READ_TIMEOUT_S = 120.0
 """How long a run waits for the compilation of what reads logs: faults would have no effect."""
@@ -75,9 +79,15 @@ async def _wait_for_the_group(rig: Rig) -> None:
             raise HarnessError(rig.world.explain(rig.world.exits[0]))
         return rig.world.group_status.is_ready(since)
 
-    if not await wait_until(is_ready, READY_TIMEOUT_S):
-        why = rig.world.group_status.why_not_ready()
-        raise HarnessError(f"the group is not ready after {READY_TIMEOUT_S:g} s: {why}")
+    if await wait_until(is_ready, READY_TIMEOUT_S):
+        return
+    waited_s, why = READY_TIMEOUT_S, rig.world.group_status.why_not_ready()
+    if rig.campaign.world != EXISTING:
+        rig.observer.note(f"the group is not ready after {waited_s:g} s, but may be soon: {why}")
+        if await wait_until(is_ready, START_TIMEOUT_S - waited_s):
+            return
+        waited_s, why = START_TIMEOUT_S, rig.world.group_status.why_not_ready()
+    raise HarnessError(f"the group is not ready after {waited_s:g} s: {why}")
 
 
 async def _wait_for_readers(rig: Rig) -> None:

@@ -14,7 +14,6 @@ import trio
 
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import Address, NodeLayout
-from shaketable.harness.runtime import phases
 from shaketable.harness.runtime.stored_logs import Stored, StoredLogs
 
 PATIENCE_S = 60
@@ -118,46 +117,3 @@ def test_whoever_needs_logs_read_waits_for_the_compilation(tmp_path: Path) -> No
             assert len(started) == 1
 
     run(main)
-
-
-class Group:
-    """A group that is ready at once, and the rig of a run on it whose logs are read after a while.
-
-    On a new machine compiling took longer than the run, and no wipe had an effect.
-    """
-
-    is_virtual = False
-    exits: tuple[()] = ()
-
-    def __init__(self, read_after_s: float) -> None:
-        self.notes: list[str] = []
-        self.waited_s: list[float] = []
-        self.world = self.workers = self.group_status = self.observer = self
-        self.note = self.notes.append
-        self._read_after_s = read_after_s
-
-    def start_all(self) -> None:
-        pass
-
-    async def start(self, _timeout_s: float) -> None:
-        pass
-
-    def is_ready(self, _since: float) -> bool:
-        return True
-
-    async def until_logs_are_read(self, timeout_s: float) -> bool:
-        self.waited_s.append(timeout_s)
-        return sum(self.waited_s) > self._read_after_s
-
-
-@pytest.mark.parametrize(
-    ("read_after_s", "words"),
-    [(0.0, ()), (3.0, ("compiling",)), (1e9, ("compiling", "not compiled after 120 s"))],
-)
-def test_a_run_starts_when_what_reads_logs_is_compiled(
-    read_after_s: float, words: tuple[str, ...]
-) -> None:
-    rig: Any = Group(read_after_s)
-    assert trio.run(phases.set_up, rig)
-    assert len(rig.notes) == len(words)
-    assert all(word in note for word, note in zip(words, rig.notes, strict=True))
