@@ -95,9 +95,16 @@ function withFewRows(judge) {
 const ROWS_OF_A_SHAPE = 5;
 const shapeOf = one => [one.tagName, one.className, one.getAttribute("style")].join(" ");
 
+// What depends on the window and the colours; all else is the same however a page is looked at.
+const LOOK = ["link-in-text-block", "scrollable-region-focusable", "target-size", "meta-viewport"];
+const isOfItsLook = arguments[0];
+
 async function judge() {
   const options = {resultTypes: ["violations"]};
-  const most = await axe.run(document, {...options, rules: {[CONTRAST]: {enabled: false}}});
+  const which = isOfItsLook
+    ? {runOnly: {type: "rule", values: LOOK}}
+    : {rules: {[CONTRAST]: {enabled: false}}};
+  const most = await axe.run(document, {...options, ...which});
   const include = oneOfEachLook();
   if (!include.length) return most.violations;
   const only = {type: "rule", values: [CONTRAST]};
@@ -238,13 +245,13 @@ class Chromium:
             "for (const one of document.querySelectorAll('details')) one.open = true"
         )
 
-    def accessibility_faults(self) -> list[Fault]:
-        """Judge the page as it stands."""
+    def accessibility_faults(self, *, of_its_look: bool = False) -> list[Fault]:
+        """Judge the page as it is shown; or only what its size and colours decide: the rest was."""
         # Through the protocol, which a page's Content-Security-Policy does not bind.
         if not self.driver.execute_script("return typeof axe === 'object'"):
             self.driver.execute_cdp_cmd("Runtime.evaluate", {"expression": _axe()})
         self.driver.set_script_timeout(AXE_TIMEOUT_S)
-        found: Any = self.driver.execute_async_script(RUN_AXE)
+        found: Any = self.driver.execute_async_script(RUN_AXE, of_its_look)
         assert isinstance(found, list), found
         return [
             Fault(one["rule"], one["impact"] or "minor", tuple(one["where"]), one["why"])

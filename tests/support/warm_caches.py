@@ -26,6 +26,8 @@ from shaketable.checkers.spark.jvm import archive_of, spark_home
 from shaketable.checkers.spark.quick_start import create
 from shaketable.harness import discovery
 from shaketable.harness.cli import run
+from tests.soaks import isolation_levels
+from tests.support.isolation_brute_force import draw
 from tests.support.model_fuzz import compare
 from tests.support.random_objects import OBJECTS
 
@@ -42,6 +44,12 @@ def judge_small_histories(models: list[str]) -> None:
     for model in models:
         for seed in SEEDS:
             compare(discovery.get("models", model), seed)
+
+
+def judge_small_transactions() -> None:
+    for lists in (False, True):
+        for seed in SEEDS:
+            isolation_levels.judge(draw(seed, lists=lists))
 
 
 def quicken_spark() -> None:
@@ -73,6 +81,7 @@ def main() -> None:
             processes.submit(judge_small_histories, [FIRST]),
             processes.submit(quicken_spark),
             processes.submit(judge_a_campaign),
+            processes.submit(judge_small_transactions),
             processes.submit(judge_small_histories, sorted({*OBJECTS} - {FIRST})),
         ]
         for each in done:
