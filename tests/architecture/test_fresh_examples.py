@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.soaks import fresh_examples
+from tests.soaks import fresh_examples, whole_volumes
+from tests.support.volume import VARIABLE, WHOLE, volume
 
 CONFTEST = Path(__file__).parent.parent / "conftest.py"
 TESTS = """
@@ -60,3 +61,19 @@ def test_a_folder_without_property_tests_is_told(
 ) -> None:
     assert fresh_examples.main([str(tmp_path)]) == fresh_examples.NO_TESTS
     assert str(tmp_path) in capsys.readouterr().err
+
+
+def test_the_whole_volume_is_more_than_ci_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert (volume(100), volume(1)) == (25, 1)
+    monkeypatch.setenv(VARIABLE, WHOLE)
+    assert (volume(100), volume(1)) == (100, 1)
+
+
+def test_files_of_volume_are_found(tmp_path: Path) -> None:
+    (tmp_path / "test_cases.py").write_text("from tests.support.volume import volume\n")
+    (tmp_path / "test_others.py").write_text("import os\n")
+    assert whole_volumes.tests_of_volume([tmp_path]) == [tmp_path / "test_cases.py"]
+    assert whole_volumes.main([str(tmp_path / "nowhere")]) == whole_volumes.NO_TESTS

@@ -17,9 +17,10 @@ from shaketable.harness.testing.strategies import (
     models,
     perturbed_histories,
 )
+from tests.support.volume import volume
 
 CALM = settings(
-    max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    max_examples=volume(60), deadline=None, database=None, suppress_health_check=list(HealthCheck)
 )
 
 

@@ -20,11 +20,13 @@ from shaketable.reports.check_page.checked_history import failing_part
 from tests.support.checker_histories import context, op
 from tests.support.model_histories import parse_model_history
 from tests.support.random_objects import OBJECTS, random_history
+from tests.support.volume import volume
 
 RESOLVED = (
     "append-log", "cas-register", "deque", "fifo-queue", "min-priority-queue", "priority-queue",
     "register", "set", "stack", "unordered-queue",
 )  # fmt: skip
+
 MODELS = {name: discovery.get("models", name) for name in OBJECTS}
 
 
@@ -58,7 +60,7 @@ def test_which_models_say_what_they_put():
 def searched(request):
     """Histories of a model, and what the search alone says: once for both ways to judge them."""
     name, judged_alone = request.param, []
-    for seed in range(600):
+    for seed in range(volume(1200)):
         rows = random_history(name, Random(f"{name} {seed}"), unknown=0.5, lies=0.6, size_max=12)
         judged_alone.append((rows, judge(SearchAlone(MODELS[name]), rows, use_special_cases=False)))
     return MODELS[name], judged_alone
@@ -78,7 +80,9 @@ def test_closing_by_reads_changes_no_verdict(searched, use_special_cases):
         for same in ("operations", "unknown_outcomes"):
             assert ours.counts[same] == alone.counts[same]
         seen[ours.outcome, bool(closed)] += 1
-    assert min(seen[outcome, True] for outcome in (Outcome.VALID, Outcome.INVALID)) > 5, seen
+    assert min(seen[outcome, True] for outcome in (Outcome.VALID, Outcome.INVALID)) > volume(5), (
+        seen
+    )
 
 
 CLOSED = """

@@ -21,6 +21,7 @@ from shaketable.checkers.evidence.resolve import (
 from shaketable.harness.history.schema import ENTRIES, OPERATIONS, OPERATIONS_CODED
 from tests.support.anomaly_histories import parse
 from tests.support.checker_histories import context, is_linearizable, op, random_history, table
+from tests.support.volume import volume
 
 NODES = ("n0", "n1", "n2")
 ALL = dict.fromkeys(NODES, 100)
@@ -231,19 +232,19 @@ def test_what_a_read_showed_is_not_taken_back_by_the_logs():
 
 def test_reads_of_a_log_change_no_verdict():
     seen = Counter()
-    for seed in range(4000):
+    for seed in range(volume(4000)):
         rng = Random(seed)
         rows = random_history(rng, rng.randint(2, 8))
         done, cited = resolved(rows, LOG)
         was = is_linearizable(rows)
         assert is_linearizable(done) == was, f"seed {seed}"
         seen[was, bool(cited)] += 1
-    assert min(seen[was, True] for was in (True, False)) > 30
+    assert min(seen[was, True] for was in (True, False)) > volume(30)
 
 
 def test_true_logs_keep_a_linearizable_history_so_and_no_logs_hide_a_violation():
     seen = Counter()
-    for seed in range(2500):
+    for seed in range(volume(2500)):
         rng = Random(seed)
         rows = random_history(rng, rng.randint(2, 8))
         was = is_linearizable(rows)
@@ -255,7 +256,9 @@ def test_true_logs_keep_a_linearizable_history_so_and_no_logs_hide_a_violation()
         if truth is not None:
             assert now, f"seed {seed}: true logs accused a linearizable history"
         seen.update((c["evidence"], truth is not None) for c in cited)
-    assert all(seen[by, true] > 30 for by in ("entry", "absence") for true in (True, False)), seen
+    assert all(
+        seen[by, true] > volume(30) for by in ("entry", "absence") for true in (True, False)
+    ), seen
 
 
 def final_log(rows, rng):
@@ -365,10 +368,10 @@ def random_object(rng, kind):
 )
 def test_other_objects_keep_their_verdict(kind, values, initial):
     seen = Counter()
-    for seed in range(3000):
+    for seed in range(volume(6000)):
         rows = random_object(Random(seed), kind)
         done, cited = resolved(rows, values)
         was = fits(rows, initial)
         assert fits(done, initial) == was, f"seed {seed}"
         seen[was, bool(cited)] += 1
-    assert min(seen[was, True] for was in (True, False)) > 10, seen
+    assert min(seen[was, True] for was in (True, False)) > volume(10), seen

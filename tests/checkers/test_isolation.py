@@ -19,8 +19,9 @@ from shaketable.harness.contracts.verdict import Outcome, Verdict
 from shaketable.harness.history.foreign import read_history
 from shaketable.harness.history.schema import OPERATIONS
 from tests.soaks.isolation_levels import compare
+from tests.support.volume import volume
 
-HISTORIES = 300
+HISTORIES = volume(300)
 
 
 @pytest.mark.parametrize("lists", [False, True])

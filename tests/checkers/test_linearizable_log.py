@@ -23,6 +23,7 @@ from tests.support.checker_histories import (
     struck,
     table,
 )
+from tests.support.volume import volume
 
 HISTORIES = sorted((Path(__file__).parent.parent / "histories").glob("*.txt"))
 KINDS = {
@@ -60,7 +61,7 @@ def test_every_kind_has_a_golden_history():
 
 def test_agrees_with_brute_force():
     seen = Counter()
-    for seed in range(4000):
+    for seed in range(volume(4000)):
         rng = Random(seed)
         rows = random_history(rng, rng.randint(2, 8))
         queue = load_queue(table(rows))
@@ -69,7 +70,7 @@ def test_agrees_with_brute_force():
         assert is_linearizable(rows) == (not found), f"seed {seed}: {found}"
         seen.update(found or ["clean"])
     assert set(seen) >= KINDS - {"negative-offset", "aborted-read"} | {"clean"}
-    assert min(seen.values()) > 5
+    assert min(seen.values()) > volume(5)
 
 
 @pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)

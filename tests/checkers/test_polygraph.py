@@ -28,8 +28,9 @@ from shaketable.checkers.transactions.polygraph import (
 )
 from tests.soaks.isolation_levels import table
 from tests.support.isolation_brute_force import Txn
+from tests.support.volume import volume
 
-HISTORIES = 400
+HISTORIES = volume(400)
 
 
 def blind(seed: int, count: int) -> list[Txn]:

@@ -71,7 +71,7 @@ def is_alive(pid: int) -> bool:
 @pytest.fixture(scope="module")
 def clean_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = tmp_path_factory.mktemp("clean") / "store"
-    done = shaketable("run", "--store", store, "--seed", "e2e", "--time-limit", "25", *PACED)
+    done = shaketable("run", "--store", store, "--seed", "e2e", "--time-limit", "18", *PACED)
     assert done.returncode == 0, done.stdout + done.stderr
     (store / "printed.txt").write_text(done.stdout + done.stderr)
     return store

@@ -13,7 +13,7 @@ from tests.support.shaketable_runs import shaketable
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-USUAL = ("--engine", "local", "--rate", "100", "--time-limit", "24", "--steady", "8")
+USUAL = ("--engine", "local", "--rate", "100", "--time-limit", "18", "--steady", "6")
 
 
 def run(folder: Path, name: str, *words: str) -> str:

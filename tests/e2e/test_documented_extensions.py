@@ -58,7 +58,7 @@ def test_they_are_listed_and_run(site: Path, tmp_path: Path) -> None:
     done = shaketable(
         site, "run", "-w", "locks", "--faults", "successor", "--rate", "200", "--seed", "docs",
         "--nodes", "5", "--time-limit", "12", "--steady", "2", "--fault-duration-min", "3",
-        "--store", tmp_path / "store",
+        "--store", tmp_path / "store", "--engine", "local",
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     results = json.loads((tmp_path / "store" / "latest" / "results.json").read_text())

@@ -78,6 +78,7 @@ def test_serializable_reads_are_found_to_be_stale_and_clocks_untouched(
         site, tmp_path, "--target", "my-etcd-serializable", "--promise", "my-etcd",
         "--faults", "partition,clock", "--nemesis-schedule", "sequence", "--victims", "one",
         "--queues", "3", "--op-timeout", "0.4", "--time-limit", "11", "--seed", "stale",
+        "--engine", "local",
     )  # fmt: skip
     assert done.returncode == 1, done.stdout + done.stderr
     checkers = json.loads((stored / "results.json").read_text())["checkers"]

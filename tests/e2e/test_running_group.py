@@ -110,7 +110,7 @@ def group(tmp_path: Path) -> Iterator[Group]:
         group.end()
 
 
-RUN = ("run", "--target", "kvs", "--engine", "local", "--time-limit", "15", "--steady", "2")
+RUN = ("run", "--target", "kvs", "--engine", "local", "--time-limit", "10", "--steady", "2")
 
 
 def test_a_running_group_is_shaken_and_goes_on(group: Group) -> None:

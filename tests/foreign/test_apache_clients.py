@@ -32,7 +32,7 @@ pytestmark = [
 ]
 
 MEMBERS = ("n0", "n1", "n2")
-COUNT = int(os.environ.get("SHAKETABLE_APACHE_MESSAGES", "3000"))
+COUNT = int(os.environ.get("SHAKETABLE_APACHE_MESSAGES", "1200"))
 SECONDS_MAX = 500
 CPP = Path(__file__).parent / "cpp" / "probe.py"
 MAKE_TOPIC = RequestCode.UPDATE_AND_CREATE_TOPIC

@@ -13,6 +13,7 @@ from tests.support.anomaly_histories import EVERYTHING
 from tests.support.brute_force import is_linearizable
 from tests.support.checker_histories import context, op, table
 from tests.support.random_objects import random_history
+from tests.support.volume import volume
 
 
 def found(checker, rows):
@@ -34,7 +35,7 @@ def found(checker, rows):
 )
 def test_what_is_linearizable_is_not_accused(model, checker):
     what, seen = discovery.get("models", model), Counter()
-    for seed in range(700):
+    for seed in range(volume(1400)):
         rows = random_history(model, Random(f"{model} {seed}"), size_max=9, unknown=0.3)
         if any(row["f"] == "remove" for row in rows):
             continue  # set-full judges sets that only grow
@@ -42,8 +43,8 @@ def test_what_is_linearizable_is_not_accused(model, checker):
         accused = found(checker, [row for row in rows if row["f"] != "end"])
         assert not (was and accused), f"seed {seed}: {accused[0].message}"
         seen[was, bool(accused)] += 1
-    assert seen[True, False] > 200
-    assert seen[False, True] > 40
+    assert seen[True, False] > volume(320)
+    assert seen[False, True] > volume(60)
 
 
 def wandering(rng):
@@ -87,7 +88,7 @@ def wandering(rng):
 
 
 def test_consumers_that_wander_through_a_correct_log_accuse_it_of_nothing():
-    for seed in range(1500):
+    for seed in range(volume(1500)):
         rows = wandering(Random(seed))
         for checker in ("log-anomalies", "cycles"):
             accused = found(checker, rows)

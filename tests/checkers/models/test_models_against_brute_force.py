@@ -9,8 +9,9 @@ import pytest
 from shaketable.harness import discovery
 from tests.support.model_fuzz import compare
 from tests.support.random_objects import OBJECTS
+from tests.support.volume import volume
 
-HISTORIES = 400
+HISTORIES = volume(400)
 METHODS = {
     "register": {"by_zones"},
     "cas-register": {"by_zones"},

@@ -14,8 +14,9 @@ from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.foreign.jsonl import EventLine
 from tests.support.brute_force import as_call, is_linearizable
 from tests.support.random_objects import random_history
+from tests.support.volume import volume
 
-HISTORIES = 400
+HISTORIES = volume(400)
 
 Row = dict[str, Any]
 
