@@ -18,7 +18,7 @@ from shaketable.system.broker.appender import Appender
 from shaketable.system.broker.broker_state import encode_state, snapshot_ranges
 from shaketable.system.broker.consume_queue import ConsumeQueues, UnitReader
 from shaketable.system.broker.core import Core, Dispatch
-from shaketable.system.broker.delays.delay_delivery import DelayDelivery
+from shaketable.system.broker.delays.deliveries import DelayDelivery
 from shaketable.system.broker.effects import BrokerEffects, Connection, Outbox
 from shaketable.system.broker.expiry import DataFile, expired_end
 from shaketable.system.broker.groups.group_requests import GroupRequests

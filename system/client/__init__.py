@@ -20,7 +20,12 @@ from shaketable.system.client.group import (
     commit_offset,
     committed_offset,
 )
-from shaketable.system.client.group_consumer import GroupConsumer, GroupMembership, Intervals
+from shaketable.system.client.group_consumer import (
+    ConsumeError,
+    GroupConsumer,
+    GroupMembership,
+    Intervals,
+)
 from shaketable.system.client.parts import ClientParts
 from shaketable.system.client.producer import Producer, Sent
 from shaketable.system.client.pull_consumer import (
@@ -30,10 +35,9 @@ from shaketable.system.client.pull_consumer import (
     stored_bytes,
     tags_of,
 )
-from shaketable.system.client.queue_reader import ConsumeError
 from shaketable.system.client.routes import MessageQueue
-from shaketable.system.remoting.client_bodies import BatchMessage
 from shaketable.system.remoting.codes import ResponseCode
+from shaketable.system.remoting.requests import BatchMessage
 from shaketable.system.store.message import Message
 
 __all__ = [

@@ -19,10 +19,10 @@ from shaketable.system.client.connection import (
     OutcomeUnknownError,
     RefusedError,
 )
-from shaketable.system.remoting.client_bodies import BatchMessage, encode_batch
 from shaketable.system.remoting.codes import RequestCode, ResponseCode, outcome_of
 from shaketable.system.remoting.command import Command, CommandError
 from shaketable.system.remoting.requests import (
+    BatchMessage,
     ExpectedOffset,
     MemberRequest,
     MetadataResponse,
@@ -34,6 +34,7 @@ from shaketable.system.remoting.requests import (
     SendMessageResponse,
     SendMessageV2,
     UpdateConsumerOffset,
+    encode_batch,
 )
 from shaketable.system.store.message import DamagedMessage, Message, walk_messages
 

@@ -30,7 +30,7 @@ from shaketable.system.node.broker_start import (
     limits_of,
 )
 from shaketable.system.node.config import ConfigError, NodeConfig
-from shaketable.system.node.connections.reception import Reception
+from shaketable.system.node.connections.link import Reception
 from shaketable.system.node.disks.data_files import DataFiles
 from shaketable.system.node.flusher import Flusher
 from shaketable.system.node.machine import Machine

@@ -27,8 +27,7 @@ from shaketable.system.raft.membership import (
 )
 from shaketable.system.raft.protocol import RaftConfig, Role, Snapshot, SnapshotRequest
 from shaketable.system.remoting.codes import RequestCode, ResponseCode, outcome_of
-from shaketable.system.remoting.command import Command
-from shaketable.system.remoting.frame import HEADER_BYTES_MAX
+from shaketable.system.remoting.command import HEADER_BYTES_MAX, Command
 from shaketable.system.store.group_events import decode_membership
 from shaketable.system.store.message import walk_messages
 

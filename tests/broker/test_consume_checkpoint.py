@@ -16,7 +16,7 @@ from shaketable.system.sim.disk import SimDisk
 from shaketable.system.store import broker_checkpoint
 from shaketable.system.store.broker_checkpoint import CheckpointFiles
 from shaketable.system.store.disk import DiskFailed, DiskFull, StoreError, replace_file
-from shaketable.system.store.keys.key_file import Sizes
+from shaketable.system.store.key_index import Sizes
 
 
 def saved_life() -> Life:

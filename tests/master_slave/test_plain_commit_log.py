@@ -15,8 +15,12 @@ from shaketable.system.raft.protocol import Snapshot
 from shaketable.system.sim.disk import PowerLoss, SimDisk
 from shaketable.system.store.disk import DiskFull, StoreError
 from shaketable.system.store.index_units import NotContiguous
-from shaketable.system.store.plain.batch import PlainBuilder, iter_plain_dispatches, plain_end
-from shaketable.system.store.plain.commit_log import PlainCommitLog
+from shaketable.system.store.plain.commit_log import (
+    PlainBuilder,
+    PlainCommitLog,
+    iter_plain_dispatches,
+    plain_end,
+)
 from shaketable.system.store.segment_files import OutsideLog, SegmentFiles
 
 ROOT, FOLDER, FILE_BYTES = "/store", "/store/commitlog", 1024

@@ -183,7 +183,7 @@ APPEND_AND_DIE = """
 import os, signal, sys
 from shaketable.system.raft.batch import LogEnd
 from shaketable.system.store.commit_log import CommitLog
-from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.entry import EntryBuilder
 from shaketable.system.node.disks.real_disk import RealDisk
 from shaketable.system.node.disks.volatile_disk import VolatileDisk
 

@@ -27,12 +27,6 @@ from shaketable.system.raft.protocol import (
 )
 from shaketable.system.raft.protocol import Install as InstallWrite
 from shaketable.system.sim.disk import PowerLoss, SimDisk
-from shaketable.system.sim.rules.bounds import (
-    HANDLES_MAX,
-    check_answered,
-    check_bounds,
-    check_handles,
-)
 from shaketable.system.sim.rules.client_history import (
     APPEND,
     FAIL,
@@ -41,11 +35,17 @@ from shaketable.system.sim.rules.client_history import (
     PULL,
     UNKNOWN,
     Operation,
+    check_filled,
     check_history,
     check_refusals,
 )
 from shaketable.system.sim.rules.invariants import Invariants
-from shaketable.system.sim.rules.pulls import check_filled
+from shaketable.system.sim.rules.replication import (
+    HANDLES_MAX,
+    check_answered,
+    check_bounds,
+    check_handles,
+)
 from shaketable.system.sim.rules.shadow import Shadow
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.run_trace import Counts
@@ -54,7 +54,7 @@ from shaketable.system.sim.schedules.schedule import Call, Options, Schedule, Se
 from shaketable.system.sim.world import run_seed
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.disk import DiskFailed
-from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.entry import EntryBuilder
 from shaketable.system.store.log_writer import LogWriter
 from shaketable.system.store.state_files import HardState
 

@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio._core import _run
 
-from shaketable.system.broker import broker_info
+from shaketable.system.broker.admin import BrokerInfo
 from shaketable.system.broker.effects import Outbox
 from shaketable.system.client import (
     BrokerGroupClient,
@@ -237,7 +237,7 @@ def test_a_status_that_is_over_is_found():
     ],
 )
 def test_figures_that_are_wrong_are_found(monkeypatch, name, wrong):
-    right = broker_info.BrokerInfo._answer
+    right = BrokerInfo._answer
 
     def answer(self, connection, request, value):
         table = value.get("table", {})
@@ -245,7 +245,7 @@ def test_figures_that_are_wrong_are_found(monkeypatch, name, wrong):
             value = {"table": {**table, name: wrong(table[name])}}
         right(self, connection, request, value)
 
-    monkeypatch.setattr(broker_info.BrokerInfo, "_answer", answer)
+    monkeypatch.setattr(BrokerInfo, "_answer", answer)
     violation = run_seed(7, schedule=schedule()).violation
     assert violation is not None
     assert violation.invariant == "status-is-true"

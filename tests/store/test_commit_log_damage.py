@@ -21,7 +21,7 @@ from shaketable.system.sim.disk import SimDisk
 from shaketable.system.store import entry, recovery
 from shaketable.system.store.commit_log import CommitLog, LogDamaged, NotContiguous, OutsideLog
 from shaketable.system.store.disk import DiskFull, StoreError
-from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.entry import EntryBuilder
 from shaketable.system.store.group_events import DamagedMembership
 
 FILE_BYTES, INDEX_FILE_BYTES = 1024, 128

@@ -24,7 +24,7 @@ from shaketable.system.raft.protocol import Snapshot
 from shaketable.system.sim.disk import SimDisk
 from shaketable.system.store.commit_log import CommitLog, LogDamaged, OutsideLog
 from shaketable.system.store.disk import StoreError, read_file
-from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.entry import EntryBuilder
 from shaketable.system.store.message import BORN_HOST_V6, STORE_HOST_V6, Message, encode_message
 from shaketable.system.store.plain.log import PlainLogDamaged
 

@@ -12,7 +12,7 @@ from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import Snapshot
 from shaketable.system.sim.disk import SimDisk
 from shaketable.system.store.commit_log import CommitLog, LogDamaged, NotContiguous, OutsideLog
-from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.entry import EntryBuilder
 from shaketable.system.store.group_events import MEMBERSHIP_CHANNEL
 
 TWO = Membership(("n0", "n1"))

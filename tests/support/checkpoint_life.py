@@ -12,7 +12,7 @@ from shaketable.system.broker.reading.key_items import KeyItems
 from shaketable.system.raft.batch import LogEnd
 from shaketable.system.sim.disk import PowerLoss, SimDisk
 from shaketable.system.store.broker_checkpoint import BrokerCheckpoint, CheckpointFiles
-from shaketable.system.store.keys.key_file import Sizes
+from shaketable.system.store.key_index import Sizes
 from shaketable.system.store.segment_files import OutsideLog
 
 ROOT, FOLDER = "/store", "/store/dledger-n0"

@@ -20,8 +20,7 @@ from shaketable.system.raft.protocol import (
 )
 from shaketable.system.sim.disk import SimDisk
 from shaketable.system.store.commit_log import CommitLog, HardState
-from shaketable.system.store.entry import DamagedEntry
-from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.entry import DamagedEntry, EntryBuilder
 from shaketable.system.store.log_writer import LogWriter
 from shaketable.system.store.message import Message, encode_message
 

@@ -33,8 +33,7 @@ from shaketable.system.remoting.command import (
     encode_command,
 )
 from shaketable.system.remoting.requests import Fields
-from shaketable.system.store.entry import DamagedEntry, verify_batch
-from shaketable.system.store.entry_table import is_valid_batch
+from shaketable.system.store.entry import DamagedEntry, is_valid_batch, verify_batch
 from shaketable.system.store.group_events import (
     DamagedMembership,
     decode_membership,

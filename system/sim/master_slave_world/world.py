@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.delays.delay_levels import DELIVERY_GROUP, LEVELS_MAX, SCHEDULE_TOPIC
 from shaketable.system.broker.groups.group_offsets import offset_key
 from shaketable.system.master_slave.core import MasterSlaveCore
+from shaketable.system.master_slave.ha import MasterConnection
 from shaketable.system.mutants import HEALTHY, Mutant
 from shaketable.system.node.node import Node
 from shaketable.system.raft.batch import LogEnd
-from shaketable.system.sim.broken_starts.broken_recovery import check_recovery
-from shaketable.system.sim.broken_starts.file_damage import damage_broker_file
+from shaketable.system.sim.broken_starts.broken_folders import check_recovery
 from shaketable.system.sim.disk import SimDisk
 from shaketable.system.sim.master_slave_world.clients import ForeignSlaves, MasterSlaveClients
 from shaketable.system.sim.master_slave_world.foreign_configs import check_foreign_configs
@@ -30,18 +31,54 @@ from shaketable.system.sim.master_slave_world.setup import (
     configs_of,
     draw_setup,
 )
-from shaketable.system.sim.master_slave_world.wire import damaging_connection
 from shaketable.system.sim.rules.client_history import Operation
 from shaketable.system.sim.rules.master_slave_invariants import MasterSlaveShadow
 from shaketable.system.sim.rules.violation import Violated, Violation
 from shaketable.system.sim.run_trace import Counts, Trace
+from shaketable.system.sim.schedules.faults import damage_broker_file
 from shaketable.system.sim.schedules.schedule import Schedule, Settings
 from shaketable.system.sim.trio_world.clocks import WALL_MS_AT_START
 from shaketable.system.sim.trio_world.host import STORE_ROOT, Host
 from shaketable.system.sim.trio_world.programs import SimulatedNameServer
 from shaketable.system.sim.trio_world.world import TrioWorld, address_of
-from shaketable.system.store.plain.batch import iter_plain_dispatches
-from shaketable.system.store.plain.commit_log import PlainCommitLog
+from shaketable.system.store.plain.commit_log import PlainCommitLog, iter_plain_dispatches
+
+# What a slave's connection to its master goes through: bits that flip on the way.
+#
+# TCP's checksum lets one such segment in ten million pass (Stone and Partridge, SIGCOMM 2000),
+# and RocketMQ's HA protocol has none of its own. The head and the body of a message are protected
+# by its magic, sizes, position and CRC: only these are damaged here, since nothing else can be
+# detected.
+
+HEAD_BYTES = 8
+"""A message starts with its size and its magic."""
+LARGE_BIT = 0x01
+"""In the second byte of a size: 65,536 bytes more, and no more than RocketMQ allows."""
+
+
+def damaging_connection(
+    base: type[MasterConnection], next_bit_flip: Callable[[], int | None]
+) -> type[MasterConnection]:
+    """Return a connection class that damages a message's head at the byte that it is given.
+
+    `next_bit_flip` is asked at the start of each frame that starts a message.
+    """
+
+    class Damaging(base):  # type: ignore[valid-type, misc]
+        was_damaged = False
+
+        def _receive_body(self, position: int, body: bytes, now_ms: float) -> None:
+            is_start = not self._partial and len(body) >= HEAD_BYTES
+            if is_start and (place := next_bit_flip()) is not None:
+                damaged = bytearray(body)
+                damaged[place] ^= LARGE_BIT
+                self.was_damaged = True
+                body = bytes(damaged)
+            super()._receive_body(position, body, now_ms)
+
+    found: type[Any] = Damaging
+    return found
+
 
 CHECK_INTERVAL_MS = 500.0
 LOST_CHECKS_MAX = 4
