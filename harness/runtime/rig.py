@@ -43,8 +43,8 @@ from shaketable.harness.contracts.plugins import (
     Target,
     World,
 )
-from shaketable.harness.history.recorder import Recorder
 from shaketable.harness.history.run_folder import RunFolder, write_atomically
+from shaketable.harness.history.segments import Recorder
 from shaketable.harness.network.netns import PacketNetwork
 from shaketable.harness.runtime import availability, sites
 from shaketable.harness.runtime.clients.workers import WorkerGroup, WorkerPlan, plan_workers

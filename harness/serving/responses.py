@@ -21,6 +21,7 @@ from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.serving import pages
 from shaketable.harness.serving.index import Index, is_run
 from shaketable.harness.serving.live import Follower
+from shaketable.harness.serving.pages import Trends, is_large
 from shaketable.harness.serving.store_paths import (
     NotHereError,
     is_allowed_name,
@@ -28,8 +29,7 @@ from shaketable.harness.serving.store_paths import (
     open_regular,
     resolve_path,
 )
-from shaketable.harness.serving.trends import Trends, is_large
-from shaketable.reports.violation_page.page_index import NAME as VIOLATION
+from shaketable.reports.violation_page.violation_view import NAME as VIOLATION
 
 CHUNK_BYTES: Final = 256 << 10
 QUERY_FIELDS_MAX: Final = 20

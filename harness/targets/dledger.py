@@ -39,8 +39,7 @@ from shaketable.harness.targets import dledger_members as ids
 from shaketable.harness.targets import dledger_members as members
 from shaketable.harness.targets.group_operations import GROUP as CONSUMER_GROUP
 from shaketable.harness.targets.group_operations import GroupOperations, is_name_server, value_of
-from shaketable.harness.targets.planted_bugs import PlantedBugs, client_parts_of
-from shaketable.harness.targets.programs import broker, name_server
+from shaketable.harness.targets.programs import PlantedBugs, broker, client_parts_of, name_server
 from shaketable.harness.targets.refusals import limits_of
 from shaketable.harness.targets.steering_files import SteeringFiles
 from shaketable.system.client import (
