@@ -20,12 +20,12 @@ from shaketable.harness.campaigns.campaign import (
 from shaketable.harness.campaigns.schedule import Planned, encode_schedule, schedule
 from shaketable.harness.campaigns.scripts import counted
 from shaketable.harness.contracts.abilities import (
+    Broken,
     HasVolatileDisk,
     NamesBrokers,
     PlantsBugsBeside,
     SteersNodes,
 )
-from shaketable.harness.contracts.broken_rules import Broken
 from shaketable.harness.contracts.capabilities import (
     OF_DISKS,
     STEERED,

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from shaketable.harness.contracts.abilities import DurableRange
-from shaketable.harness.contracts.broken_rules import BROKE_RULE, FOUND_DAMAGE
+from shaketable.harness.contracts.abilities import BROKE_RULE, FOUND_DAMAGE, DurableRange
 from shaketable.harness.contracts.clients import PollResult
 from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError
 from shaketable.harness.contracts.plugins import (

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from shaketable.system.broker.appender import Appender, PendingAppend, PendingAppends, Refusal
 from shaketable.system.broker.core import Core
-from shaketable.system.broker.delays.delay_levels import DELIVERY_GROUP
+from shaketable.system.broker.delay_levels import DELIVERY_GROUP
 from shaketable.system.broker.effects import Connection, Outbox
 from shaketable.system.broker.event_log import EventLog
 from shaketable.system.broker.groups.consumer_groups import ConsumerGroups

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from shaketable.system.broker.consume_queue import Queue
-from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.ledger import Ledger, LogView
 from shaketable.system.raft.membership import Change, Membership
-from shaketable.system.raft.protocol import Effects, Message, Role, Snapshot, Token
+from shaketable.system.raft.protocol import Batch, Effects, LogEnd, Message, Role, Snapshot, Token
 from shaketable.system.store.entry import EntryBuilder, MessageTable, iter_dispatches, message_table
 
 

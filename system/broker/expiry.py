@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shaketable.system.raft.batch import LogEnd
+from shaketable.system.raft.protocol import LogEnd
 
 HOUR_MS = 3_600_000
 FULL_ABOVE_FORCE = 0.05

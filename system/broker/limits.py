@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from shaketable.system.broker.delays.delay_levels import DEFAULT_LEVELS_MS
+from shaketable.system.broker.delay_levels import DEFAULT_LEVELS_MS
 from shaketable.system.broker.expiry import ExpiryConfig
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from shaketable.system.broker.appender import Appender, PendingAppend, PendingAppends
 from shaketable.system.broker.consume_queue import Queue
-from shaketable.system.broker.delays.delay_levels import (
+from shaketable.system.broker.delay_levels import (
     DELAY_MARK,
     DELIVERY_ROOM_BYTES,
     SCHEDULE_TOPIC,
@@ -19,7 +19,7 @@ from shaketable.system.broker.delays.delay_levels import (
     scheduled_properties,
     undelayed_properties,
 )
-from shaketable.system.broker.delays.deliveries import DLQ_PREFIX
+from shaketable.system.broker.deliveries import DLQ_PREFIX
 from shaketable.system.broker.effects import AnyRequest, Connection, Outbox
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.topic_tables.topic_rules import Topics

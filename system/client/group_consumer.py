@@ -211,6 +211,9 @@ class QueueReader:
 # RebalanceImpl; DLEDGER.md D.4.
 
 
+# The consumer of a group.
+
+
 class GroupMembership:
     """One consumer of a group, as the brokers know it.
 

@@ -13,13 +13,14 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.ledger import Ledger, LogView
 from shaketable.system.raft.membership import Change, Membership, MembershipError, MembershipLog
 from shaketable.system.raft.protocol import (
+    Batch,
     DiskFullError,
     Effects,
     EntryReader,
+    LogEnd,
     Message,
     NotLeaderError,
     PendingFullError,

@@ -130,6 +130,9 @@ class GroupCommit(PendingAppends):
 # Source: RocketMQ's TopicConfigManager and ConsumerOffsetManager; DLEDGER.md E24.
 
 
+# What a broker is built of.
+
+
 class TableEvents(EventLog):
     """Applies topic changes on a master. Slaves refuse them and copy their master's tables."""
 

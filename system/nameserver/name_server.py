@@ -134,6 +134,8 @@ def _bytes_of(namespace: str, key: str, value: str | None) -> int:
     return 0 if value is None else len(msgspec.json.encode((namespace, key, value)))
 
 
+# The requests of brokers and clients.
+
 SCAN_INTERVAL_MS = 5_000.0
 """How often to look for brokers whose heartbeats stopped (RocketMQ 5's scanNotActiveBroker)."""
 

@@ -14,7 +14,7 @@ from ipaddress import AddressValueError, IPv4Address
 from pathlib import Path
 from typing import TypeVar
 
-from shaketable.system.broker.delays.delay_levels import (
+from shaketable.system.broker.delay_levels import (
     DEFAULT_LEVELS,
     DEFAULT_LEVELS_MS,
     parse_levels,

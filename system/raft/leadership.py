@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from shaketable.system.raft.batch import Batch
 from shaketable.system.raft.dispatcher import DispatchState, EntryDispatcher
 from shaketable.system.raft.ledger import Ledger
 from shaketable.system.raft.membership import Change, Membership, MembershipError, Promote, changed
 from shaketable.system.raft.protocol import (
+    Batch,
     LeadershipTransfer,
     Message,
     PushRequest,
@@ -235,6 +235,8 @@ class Transfer:
         failed_ms = self._failed_ms.get(voter.peer)
         return failed_ms is not None and now_ms - failed_ms < self._config.transfer_retry_ms
 
+
+# The leader.
 
 Send = Callable[[str, Message], None]
 

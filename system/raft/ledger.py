@@ -10,15 +10,16 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
 
-from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.membership import MembershipLog
 from shaketable.system.raft.protocol import (
     Append,
+    Batch,
     Compact,
     CompactedError,
     EntryReader,
     Install,
     InvariantError,
+    LogEnd,
     Message,
     SaveState,
     Snapshot,
@@ -290,6 +291,8 @@ def _sendable(batches: list[Batch], bytes_max: int) -> tuple[Batch, ...]:
 #
 # Source: Raft figure 2 ("updated on stable storage before responding to RPCs"); DLedger does
 # so neither for votes nor for entries (DLEDGER.md E16, E18).
+
+# The member's log.
 
 HELD_MAX = 256
 """Limit of messages that wait for writes: a few for each member, and for unknown senders."""

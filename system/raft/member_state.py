@@ -217,6 +217,8 @@ class Follower:
         )
 
 
+# The member.
+
 UniformMs = Callable[[float, float], float]
 """Returns a random number of milliseconds between two bounds: the core's only randomness."""
 

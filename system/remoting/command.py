@@ -200,6 +200,8 @@ def encode_frame(
     )
 
 
+# Commands, in both header serializations.
+
 RESPONSE_FLAG = 1
 ONEWAY_FLAG = 2
 VERSION = 409

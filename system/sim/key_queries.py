@@ -13,8 +13,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
 from shaketable.system.broker.broker import Broker
-from shaketable.system.raft.batch import ENTRY_HEADER_BYTES
 from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.protocol import ENTRY_HEADER_BYTES
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command
 from shaketable.system.remoting.fastjson import loads

@@ -21,7 +21,6 @@ from shaketable.system.broker.mode import DLEDGER
 from shaketable.system.broker.topic_tables.taken_over import plain_dispatches, upgraded_snapshot
 from shaketable.system.mutants import Mutant
 from shaketable.system.node.disks.data_files import DataFiles
-from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.ledger import LogView
 from shaketable.system.raft.membership import Membership
@@ -29,6 +28,7 @@ from shaketable.system.raft.protocol import (
     Append,
     Install,
     LeadershipTransfer,
+    LogEnd,
     Message,
     RaftConfig,
     Role,

@@ -28,9 +28,9 @@ from shaketable.system.node.recorder import (
     digest_of_checkpoint,
     read_records,
 )
-from shaketable.system.raft.batch import Batch
 from shaketable.system.raft.protocol import (
     Append,
+    Batch,
     Compact,
     Install,
     Message,

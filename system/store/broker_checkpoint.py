@@ -18,7 +18,7 @@ from typing import Protocol
 
 import msgspec
 
-from shaketable.system.raft.batch import LogEnd
+from shaketable.system.raft.protocol import LogEnd
 from shaketable.system.store.consume_queue_files import FILE_BYTES, ConsumeQueueFiles, Queue
 from shaketable.system.store.disk import Disk, StoreError, read_file, replace_file
 from shaketable.system.store.key_index import KeyFile, KeyIndex, KeyItem, Sizes

@@ -12,9 +12,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.membership import Membership
-from shaketable.system.raft.protocol import Snapshot
+from shaketable.system.raft.protocol import Batch, LogEnd, Snapshot
 from shaketable.system.store.disk import Disk, DiskFailed, DiskFull, StoreError
 from shaketable.system.store.entry import BLANK, BLANK_BYTES, BLANK_MAGIC
 from shaketable.system.store.index_units import (

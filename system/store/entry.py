@@ -22,8 +22,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from shaketable.system.raft.batch import ENTRY_HEADER_BYTES, Batch, LogEnd
 from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import ENTRY_HEADER_BYTES, Batch, LogEnd
 from shaketable.system.store.disk import StoreError
 from shaketable.system.store.group_events import (
     EVENT_TOPIC,

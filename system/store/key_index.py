@@ -344,6 +344,8 @@ def _powers(length: int) -> NDArray[np.uint32]:
     return np.array(powers[::-1], np.uint32)
 
 
+# The index, over all its files.
+
 OPEN_FILES_MAX = 16
 """Index files open for queries."""
 NAMES_MAX = 1024

@@ -6,11 +6,12 @@ import pytest
 
 from shaketable.system.broker.broker import Broker, BrokerEffects
 from shaketable.system.broker.limits import BrokerConfig
-from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.ledger import LogView
 from shaketable.system.raft.protocol import (
     Append,
+    Batch,
+    LogEnd,
     PushRequest,
     PushResponse,
     RaftConfig,

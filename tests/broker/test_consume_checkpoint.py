@@ -11,7 +11,7 @@ from unittest.mock import patch
 from checkpoint_life import FOLDER, ROOT, T0_MS, Life, Log, Node
 
 from shaketable.system.broker.broker_state import BrokerState, encode_state, ranges_of
-from shaketable.system.raft.batch import LogEnd
+from shaketable.system.raft.protocol import LogEnd
 from shaketable.system.sim.disk import SimDisk
 from shaketable.system.store import broker_checkpoint
 from shaketable.system.store.broker_checkpoint import CheckpointFiles

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shaketable.system.raft.batch import ENTRY_HEADER_BYTES, LogEnd
+from shaketable.system.raft.protocol import ENTRY_HEADER_BYTES, LogEnd
 from shaketable.system.store.entry import HEADER, EntryBuilder, iter_dispatches
 from shaketable.system.store.message import (
     Message,

@@ -11,7 +11,7 @@ from consumer_requests import pull_of, send_with
 from group_requests import commit
 
 from shaketable.system.broker.broker_state import decode_state
-from shaketable.system.broker.delays.delay_levels import DELIVERY_GROUP, SCHEDULE_TOPIC
+from shaketable.system.broker.delay_levels import DELIVERY_GROUP, SCHEDULE_TOPIC
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.raft.protocol import RaftConfig
 from shaketable.system.remoting.codes import RequestCode, ResponseCode

@@ -20,8 +20,7 @@ from shaketable.system.broker.expiry import DataFile, ExpiryConfig
 from shaketable.system.broker.groups.group_offsets import OffsetTable
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.reput import BrokerTables
-from shaketable.system.raft.batch import LogEnd
-from shaketable.system.raft.protocol import Role
+from shaketable.system.raft.protocol import LogEnd, Role
 from shaketable.system.remoting.codes import RequestCode
 from shaketable.system.remoting.command import Command
 

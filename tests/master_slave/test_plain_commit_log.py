@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_log_encoder import PlainLogWriter
 
-from shaketable.system.raft.batch import Batch
 from shaketable.system.raft.membership import Membership
-from shaketable.system.raft.protocol import Snapshot
+from shaketable.system.raft.protocol import Batch, Snapshot
 from shaketable.system.sim.disk import PowerLoss, SimDisk
 from shaketable.system.store.disk import DiskFull, StoreError
 from shaketable.system.store.index_units import NotContiguous

@@ -15,9 +15,8 @@ from shaketable.system.node.connections import wire
 from shaketable.system.node.disks.real_disk import DiskThreads, RealDisk
 from shaketable.system.node.machine import Machine, SystemClock
 from shaketable.system.node.node import Node
-from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.membership import Membership
-from shaketable.system.raft.protocol import Snapshot, SnapshotRequest, VoteRequest
+from shaketable.system.raft.protocol import LogEnd, Snapshot, SnapshotRequest, VoteRequest
 from shaketable.system.remoting.command import FRAME_BYTES_MAX, CommandError
 
 

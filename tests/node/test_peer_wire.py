@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 
 from shaketable.system.node.connections import wire
-from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import (
+    Batch,
     LeadershipTransfer,
+    LogEnd,
     Message,
     PushRequest,
     PushResponse,

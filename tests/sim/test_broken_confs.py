@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shaketable.system.broker.delays import delay_levels
+from shaketable.system.broker import delay_levels
 from shaketable.system.node import config
 from shaketable.system.raft.protocol import RaftConfig
 from shaketable.system.sim.broken_starts.broken_confs import BROKEN, check_refused

@@ -12,13 +12,14 @@ from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.reading import queries
 from shaketable.system.broker.reading.key_items import message_at
 from shaketable.system.mutants import Mutant
-from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.leadership import Leadership
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import (
     Append,
+    Batch,
     Compact,
+    LogEnd,
     Role,
     RoleChange,
     SaveState,

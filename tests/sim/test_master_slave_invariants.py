@@ -19,8 +19,7 @@ from shaketable.system.broker.broker import Broker
 from shaketable.system.master_slave.core import BrokerRole, MasterSlaveConfig, MasterSlaveCore
 from shaketable.system.mutants import HEALTHY, Mutant
 from shaketable.system.node.master_slave.parts import MasterSlaveParts
-from shaketable.system.raft.batch import Batch, LogEnd
-from shaketable.system.raft.protocol import Append
+from shaketable.system.raft.protocol import Append, Batch, LogEnd
 from shaketable.system.sim.rules.master_slave_invariants import (
     MasterSlaveInvariants,
     MasterSlaveShadow,

@@ -17,8 +17,8 @@ from shaketable.harness.targets.simulators import (
 )
 from shaketable.harness.targets.sync_double_write import PLUGIN as SYNC
 from shaketable.system.broker.broker import Broker
-from shaketable.system.broker.delays.delay_levels import LEVELS_MAX
-from shaketable.system.broker.delays.deliveries import DelayDelivery
+from shaketable.system.broker.delay_levels import LEVELS_MAX
+from shaketable.system.broker.deliveries import DelayDelivery
 from shaketable.system.master_slave.config_files import DELAYS
 from shaketable.system.master_slave.ha import MasterConnection, SlaveConnection
 from shaketable.system.mutants import Mutant

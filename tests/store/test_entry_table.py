@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import Batch, LogEnd
 from shaketable.system.store.entry import (
     CHECKED_MIN,
     WALKED_MIN,

@@ -18,9 +18,8 @@ from store_life import (
     put_plain_log,
 )
 
-from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.membership import Membership
-from shaketable.system.raft.protocol import Snapshot
+from shaketable.system.raft.protocol import LogEnd, Snapshot
 from shaketable.system.sim.disk import SimDisk
 from shaketable.system.store.commit_log import CommitLog, LogDamaged, OutsideLog
 from shaketable.system.store.disk import StoreError, read_file

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
-from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import (
     Append,
+    Batch,
     Compact,
     Install,
+    LogEnd,
     SaveState,
     Snapshot,
     Truncate,

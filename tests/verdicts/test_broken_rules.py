@@ -10,7 +10,7 @@ import pytest
 from fake_target import FakeTarget
 
 from shaketable.harness import discovery
-from shaketable.harness.contracts.broken_rules import BROKE_RULE, FOUND_DAMAGE
+from shaketable.harness.contracts.abilities import BROKE_RULE, FOUND_DAMAGE
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import CheckContext, FaultWindow, Promises, Target
 from shaketable.harness.contracts.verdict import Outcome, Verdict

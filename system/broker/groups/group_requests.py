@@ -16,7 +16,7 @@ import msgspec
 from shaketable.system.broker.admin import BrokerInfo
 from shaketable.system.broker.appender import Appender, PendingAppends
 from shaketable.system.broker.core import Core
-from shaketable.system.broker.delays.deliveries import SendBack
+from shaketable.system.broker.deliveries import SendBack
 from shaketable.system.broker.effects import Connection, Outbox
 from shaketable.system.broker.event_log import EventLog
 from shaketable.system.broker.groups.consumer_groups import (

@@ -12,10 +12,11 @@ from typing import Annotated
 
 import msgspec
 
-from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import (
+    Batch,
     LeadershipTransfer,
+    LogEnd,
     Message,
     PushRequest,
     PushResponse,

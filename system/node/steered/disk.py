@@ -140,6 +140,8 @@ class EffectCounters:
         return self._slots[at + _DISK_FAULT_AT[name]] if self._slots[at] == number else 0
 
 
+# The disk.
+
 STALL_POLL_S = 0.02
 _ERROR_TEXTS: Final = {"EIO": "input/output error", "ENOSPC": "no space left on device"}
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from shaketable.system.raft.batch import ENTRY_HEADER_BYTES, Batch, LogEnd
 from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import ENTRY_HEADER_BYTES, Batch, LogEnd
 from shaketable.system.sim.disk import Platter, PowerLoss, SimDisk
 from shaketable.system.sim.rules.checkpoints import check_blames_no_disk
 from shaketable.system.sim.rules.violation import Violated

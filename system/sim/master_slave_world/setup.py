@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shaketable.system.broker.delays.delay_levels import (
+from shaketable.system.broker.delay_levels import (
     LEVELS_MAX,
     SCHEDULE_TOPIC,
     scheduled_properties,

@@ -8,13 +8,13 @@ from itertools import pairwise
 from typing import Any
 
 from shaketable.system.broker.broker import Broker
-from shaketable.system.broker.delays.delay_levels import DELIVERY_GROUP, LEVELS_MAX, SCHEDULE_TOPIC
+from shaketable.system.broker.delay_levels import DELIVERY_GROUP, LEVELS_MAX, SCHEDULE_TOPIC
 from shaketable.system.broker.groups.group_offsets import offset_key
 from shaketable.system.master_slave.core import MasterSlaveCore
 from shaketable.system.master_slave.ha import MasterConnection
 from shaketable.system.mutants import HEALTHY, Mutant
 from shaketable.system.node.node import Node
-from shaketable.system.raft.batch import LogEnd
+from shaketable.system.raft.protocol import LogEnd
 from shaketable.system.sim.broken_starts.broken_folders import check_recovery
 from shaketable.system.sim.disk import SimDisk
 from shaketable.system.sim.master_slave_world.clients import ForeignSlaves, MasterSlaveClients
@@ -79,6 +79,8 @@ def damaging_connection(
     found: type[Any] = Damaging
     return found
 
+
+# The world.
 
 CHECK_INTERVAL_MS = 500.0
 LOST_CHECKS_MAX = 4

@@ -11,7 +11,7 @@ from itertools import pairwise
 from operator import attrgetter
 
 from shaketable.system.broker.broker_state import ranges_of
-from shaketable.system.raft.batch import LogEnd
+from shaketable.system.raft.protocol import LogEnd
 from shaketable.system.sim.disk import Inode, Platter
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.store.broker_checkpoint import BrokerCheckpoint, CheckpointFiles, Ranges

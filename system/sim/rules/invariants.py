@@ -13,12 +13,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from shaketable.system.broker.expiry import DataFile, ExpiryConfig
-from shaketable.system.raft.batch import ENTRY_HEADER_BYTES, Batch, LogEnd
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.protocol import (
+    ENTRY_HEADER_BYTES,
     Append,
+    Batch,
     Compact,
     Install,
+    LogEnd,
     Message,
     PushResponse,
     Role,
@@ -176,6 +178,8 @@ def check_stalled(shadow: Shadow, core: RaftCore, waiting_ms: float) -> None:
             "stalled-disk-leads-not", f"a write waits for {waiting_ms:.0f} ms", shadow.name
         )
 
+
+# All invariants of a group, step by step.
 
 _CHAIN_CRC_AT_36 = struct.Struct(">36xI").unpack_from
 _BODY_AT = 88

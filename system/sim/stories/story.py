@@ -378,6 +378,8 @@ path.inside { stroke: #fff; stroke-width: 2; fill: none; }
 )
 
 
+# The story.
+
 TEXT_WIDTH = 120
 SHRUNK_FILE = "shrunk.json"
 STORY_FILE = "story.html"

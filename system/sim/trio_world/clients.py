@@ -31,8 +31,8 @@ from shaketable.system.sim.rules.client_history import (
     check_in_time,
 )
 from shaketable.system.sim.rules.violation import Violated
+from shaketable.system.sim.trio_world.clocks import CURRENT, Process
 from shaketable.system.sim.trio_world.host import CLIENT_PORT, Host, HostWorld
-from shaketable.system.sim.trio_world.process import CURRENT, Process
 from shaketable.system.store.message import decode_message
 
 if TYPE_CHECKING:

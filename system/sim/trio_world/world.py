@@ -46,9 +46,8 @@ from shaketable.system.sim.schedules.faults import ALWAYS_DETECTED, REBUILT, Dam
 from shaketable.system.sim.schedules.random_streams import RandomStreams
 from shaketable.system.sim.schedules.schedule import Options, Schedule, draw_schedule, raft_config
 from shaketable.system.sim.trio_world.clients import TrioClients
-from shaketable.system.sim.trio_world.clocks import Deadlock, HeapClock
+from shaketable.system.sim.trio_world.clocks import CURRENT, Deadlock, HeapClock
 from shaketable.system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_ROOT, Host
-from shaketable.system.sim.trio_world.process import CURRENT
 from shaketable.system.sim.trio_world.tcp_network import TcpNetwork
 from shaketable.system.sim.trio_world.trio_operator import StatusQueries, TrioOperator
 from shaketable.system.sim.world import SETTLE_MS_MAX, SeedResult

@@ -20,9 +20,8 @@ from contextlib import contextmanager, suppress
 from itertools import pairwise
 from typing import Self
 
-from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.membership import Membership
-from shaketable.system.raft.protocol import Snapshot
+from shaketable.system.raft.protocol import Batch, LogEnd, Snapshot
 from shaketable.system.store.broker_checkpoint import STORE_CHECKPOINT_BYTES
 from shaketable.system.store.disk import Buffer, Disk, DiskFailed, DiskFull, StoreError
 from shaketable.system.store.entry import ENTRY_BYTES_MAX, EntryTooLarge
@@ -308,6 +307,8 @@ class PlainBuilder:
             self._data.clear()
         self._start = self._position
 
+
+# The commit log.
 
 FILES_SCANNED_MIN = 3
 """After a crash, recovery scans at least this many of the last files (RocketMQ's number)."""

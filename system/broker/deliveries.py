@@ -14,7 +14,7 @@ from __future__ import annotations
 from shaketable.system.broker.appender import Appender
 from shaketable.system.broker.consume_queue import Queue
 from shaketable.system.broker.core import Core
-from shaketable.system.broker.delays.delay_levels import (
+from shaketable.system.broker.delay_levels import (
     DELIVERY_GROUP,
     LEVELS_MAX,
     SCHEDULE_TOPIC,
