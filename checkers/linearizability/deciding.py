@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shaketable.checkers.evidence.resolve import Resolved, resolve_outcomes
+from shaketable.checkers.evidence import Resolved, resolve_outcomes
 from shaketable.checkers.kernels.open_sets import (
     CAS,
     LINEARIZABLE,

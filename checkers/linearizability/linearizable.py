@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shaketable.checkers.evidence.resolve import (
+from shaketable.checkers.evidence import (
     Citation,
     Resolved,
     first_citations,

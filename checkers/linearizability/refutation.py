@@ -34,7 +34,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shaketable.checkers.evidence.resolve import RESOLVED, Citation, citation_sentence
+from shaketable.checkers.evidence import RESOLVED, Citation, citation_sentence
 from shaketable.checkers.linearizability.accusation import Accused
 from shaketable.checkers.linearizability.deciding import OF_MODEL, Answer
 from shaketable.checkers.linearizability.staleness import (

@@ -98,7 +98,7 @@ class Model(Protocol):
 # Which operations of an object put values, and which show them.
 #
 # For a model that implements `ValuesModel`, indeterminate operations are resolved by evidence
-# before the search (checkers.evidence.resolve).
+# before the search (checkers.evidence).
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shaketable.checkers.engine.judge import CheckJob, SegmentedReader
-from shaketable.checkers.evidence.entries_around import AckedAppends, Place, collect
+from shaketable.checkers.logs.entries_around import AckedAppends, Place, collect
 from shaketable.harness import discovery
 from shaketable.harness.campaigns import campaign as campaigns
 from shaketable.harness.campaigns.campaign import Campaign, faults_of, repeat_command, target_of

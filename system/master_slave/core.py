@@ -29,7 +29,7 @@ from shaketable.system.raft.protocol import (
     Token,
     TransferError,
 )
-from shaketable.system.store.plain.commit_log import TERM, plain_end
+from shaketable.system.store.plain_commit_log import TERM, plain_end
 
 # Configuration of a master-slave broker: its role, and what a send waits for.
 
@@ -309,7 +309,7 @@ class MasterSlaveCore:
 
 
 class PlainLogView(LogView):
-    """A log whose indexes are byte positions: see `system.store.plain.commit_log`."""
+    """A log whose indexes are byte positions: see `system.store.plain_commit_log`."""
 
     def __init__(
         self, reader: EntryReader, begin: LogEnd, end: LogEnd, tail_bytes_max: int = 16 << 20

@@ -20,7 +20,7 @@ from shaketable.system.master_slave.core import BrokerRole, MasterSlaveCore
 from shaketable.system.raft.protocol import Snapshot
 from shaketable.system.remoting.codes import ResponseCode
 from shaketable.system.remoting.command import response, with_code
-from shaketable.system.store.plain.commit_log import PlainBuilder, iter_plain_dispatches
+from shaketable.system.store.plain_commit_log import PlainBuilder, iter_plain_dispatches
 
 # Completes sends as RocketMQ 4.9 does: once disk and slave have the message, or time out.
 #

@@ -277,7 +277,7 @@ def _registry_type(mutant: str) -> type[RouteRegistry]:
     if not mutant:
         return RouteRegistry
     # Imported here because a name server does not otherwise need the broker's modules.
-    from shaketable.system.node.planting import planted  # noqa: PLC0415
+    from shaketable.system.node.process import planted  # noqa: PLC0415
 
     return planted(mutant).registry
 

@@ -25,7 +25,7 @@ from shaketable.system.store.index_units import (
     read_log_end,
     read_unit,
 )
-from shaketable.system.store.plain.log import PlainLog, remove_plain_log, upgrade_plain_log
+from shaketable.system.store.plain_log import PlainLog, remove_plain_log, upgrade_plain_log
 from shaketable.system.store.recovery import LogScan, recover
 from shaketable.system.store.segment_files import OutsideLog, SegmentFiles
 from shaketable.system.store.state_files import (

@@ -9,7 +9,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from shaketable.checkers.evidence.resolve import CITED_MAX
+from shaketable.checkers.evidence import CITED_MAX
 from shaketable.checkers.linearizability.linearizable import Linearizable
 from shaketable.checkers.models.model import values_of
 from shaketable.harness import discovery

@@ -14,7 +14,7 @@ from shaketable.system.raft.protocol import Batch, Snapshot
 from shaketable.system.sim.disk import PowerLoss, SimDisk
 from shaketable.system.store.disk import DiskFull, StoreError
 from shaketable.system.store.index_units import NotContiguous
-from shaketable.system.store.plain.commit_log import (
+from shaketable.system.store.plain_commit_log import (
     PlainBuilder,
     PlainCommitLog,
     iter_plain_dispatches,

@@ -25,7 +25,7 @@ from shaketable.system.sim.rules.master_slave_invariants import (
     MasterSlaveShadow,
 )
 from shaketable.system.sim.rules.violation import Violated
-from shaketable.system.store.plain.commit_log import PlainBatch, PlainCommitLog, plain_end
+from shaketable.system.store.plain_commit_log import PlainBatch, PlainCommitLog, plain_end
 
 NODES = ("n0", "n1")
 OPTIONS = {

@@ -25,7 +25,7 @@ from shaketable.system.store.commit_log import CommitLog, LogDamaged, OutsideLog
 from shaketable.system.store.disk import StoreError, read_file
 from shaketable.system.store.entry import EntryBuilder
 from shaketable.system.store.message import BORN_HOST_V6, STORE_HOST_V6, Message, encode_message
-from shaketable.system.store.plain.log import PlainLogDamaged
+from shaketable.system.store.plain_log import PlainLogDamaged
 
 
 def open_log(

@@ -20,7 +20,7 @@ from shaketable.harness.targets.dledger import ENDS
 from shaketable.system.node import process
 from shaketable.system.raft.protocol import InvariantError
 from shaketable.system.store.disk import DiskFailed, DiskFull
-from shaketable.system.store.plain.log import PlainLogDamaged
+from shaketable.system.store.plain_log import PlainLogDamaged
 from shaketable.system.store.state_files import LogDamaged
 
 S = 1_000_000_000

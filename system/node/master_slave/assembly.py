@@ -24,7 +24,7 @@ from shaketable.system.node.node import Node, NodeParts, WriteHooks
 from shaketable.system.raft.protocol import Install, Write
 from shaketable.system.store.disk import DiskFull
 from shaketable.system.store.log_writer import LogWriter
-from shaketable.system.store.plain.commit_log import (
+from shaketable.system.store.plain_commit_log import (
     PlainCommitLog,
     iter_plain_dispatches,
     plain_end,

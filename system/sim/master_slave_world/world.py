@@ -41,7 +41,7 @@ from shaketable.system.sim.trio_world.clocks import WALL_MS_AT_START
 from shaketable.system.sim.trio_world.host import STORE_ROOT, Host
 from shaketable.system.sim.trio_world.programs import SimulatedNameServer
 from shaketable.system.sim.trio_world.world import TrioWorld, address_of
-from shaketable.system.store.plain.commit_log import PlainCommitLog, iter_plain_dispatches
+from shaketable.system.store.plain_commit_log import PlainCommitLog, iter_plain_dispatches
 
 # What a slave's connection to its master goes through: bits that flip on the way.
 #

@@ -16,7 +16,7 @@ from shaketable.system.raft.protocol import Append, Compact, Install, Write
 from shaketable.system.remoting.codes import ResponseCode
 from shaketable.system.remoting.command import Frame, decode_command
 from shaketable.system.sim.rules.violation import Violated
-from shaketable.system.store.plain.commit_log import PlainCommitLog
+from shaketable.system.store.plain_commit_log import PlainCommitLog
 
 POSITION_HEX_DIGITS = 16
 """A message id ends with the message's position in the log (RocketMQ's MessageDecoder)."""

@@ -16,7 +16,7 @@ from shaketable.system.node import process
 from shaketable.system.node.config import NodeConfig, parse
 from shaketable.system.node.machine import Clock
 from shaketable.system.node.name_server import NameServerNode
-from shaketable.system.node.planting import planted
+from shaketable.system.node.process import planted
 from shaketable.system.sim.member import QUEUE_FILE_BYTES
 from shaketable.system.sim.rules.route_invariants import watched
 from shaketable.system.sim.trio_world.clocks import CURRENT, HostClock, Process, ProcessClock

@@ -42,7 +42,7 @@ from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.disk import DiskFailed, DiskFull, StoreError
 from shaketable.system.store.group_events import OFFSET_QUEUE, TOPIC_QUEUE
 from shaketable.system.store.log_writer import WritableLog
-from shaketable.system.store.plain.commit_log import PlainCommitLog
+from shaketable.system.store.plain_commit_log import PlainCommitLog
 
 
 class Reporter(Protocol):

@@ -40,7 +40,7 @@ from shaketable.system.store.message import (
     tags_code,
     topic_and_properties,
 )
-from shaketable.system.store.plain.log import BLANK, BLANK_BYTES, BLANK_MAGIC, SCAN_BYTES
+from shaketable.system.store.plain_log import BLANK, BLANK_BYTES, BLANK_MAGIC, SCAN_BYTES
 from shaketable.system.store.segment_files import NAME_DIGITS, OutsideLog, SegmentFiles
 from shaketable.system.store.state_files import mark_running, mark_stopped
 
