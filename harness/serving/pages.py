@@ -116,7 +116,7 @@ class Trends:
 
 def _measure(folder: RunFolder) -> Numbers:
     from shaketable.reports.comparing.compared_measures import CALM  # noqa: PLC0415 - as above
-    from shaketable.reports.comparing.folders import measured  # noqa: PLC0415 - half a second, for others
+    from shaketable.reports.comparing.page import measured  # noqa: PLC0415 - half a second, for others
 
     try:
         if is_large(folder) or not is_self_contained(folder):

@@ -150,8 +150,10 @@ class Site:
     def _compare(self, query: dict[str, str]) -> Response:
         if not query.get("a") or not query.get("b"):
             return self.message(400, "Choose a run A and a run B to compare.")
-        from shaketable.reports.comparing.folders import compare_folders  # noqa: PLC0415 - half a second
-        from shaketable.reports.comparing.page import render_comparison  # noqa: PLC0415 - as above
+        from shaketable.reports.comparing.page import (  # noqa: PLC0415 - half a second
+            compare_folders,
+            render_comparison,
+        )
 
         names = [unquote(query[letter], errors="surrogateescape") for letter in "ab"]
         folders = [resolve_path(self.store, name) for name in names]

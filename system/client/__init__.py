@@ -4,7 +4,6 @@
 clients do. `BrokerGroupClient` and `AdminClient` are given the members of one DLedger group.
 """
 
-from shaketable.system.client.admin import AdminClient, AdminTimeoutError
 from shaketable.system.client.connection import (
     DamagedResponseError,
     OutcomeUnknownError,
@@ -12,6 +11,8 @@ from shaketable.system.client.connection import (
     brokers,
 )
 from shaketable.system.client.group import (
+    AdminClient,
+    AdminTimeoutError,
     BatchResult,
     BrokerGroupClient,
     Metadata,

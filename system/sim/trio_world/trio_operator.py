@@ -13,7 +13,7 @@ import msgspec
 import trio
 
 from shaketable.system.client import Metadata, OutcomeUnknownError, RefusedError
-from shaketable.system.client.admin import AdminClient
+from shaketable.system.client.group import AdminClient
 from shaketable.system.raft.protocol import Role, Snapshot
 from shaketable.system.sim.group_operator import OPERATOR_RETRY_MS, UNKNOWN_MEMBER, VOTERS_MIN
 from shaketable.system.sim.rules.client_history import check_all_closed, check_in_time
