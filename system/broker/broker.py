@@ -20,9 +20,8 @@ from shaketable.system.broker.consume_queue import ConsumeQueues, UnitReader
 from shaketable.system.broker.core import Core, Dispatch
 from shaketable.system.broker.deliveries import DelayDelivery
 from shaketable.system.broker.effects import BrokerEffects, Connection, Outbox
-from shaketable.system.broker.expiry import DataFile, expired_end
 from shaketable.system.broker.groups.group_requests import GroupRequests
-from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.limits import BrokerConfig, DataFile, expired_end
 from shaketable.system.broker.mode import DLEDGER, Mode
 from shaketable.system.broker.reading.key_items import KeyReader
 from shaketable.system.broker.reading.reads import READ_CODES, Reads

@@ -4,6 +4,8 @@
 clients do. `BrokerGroupClient` and `AdminClient` are given the members of one DLedger group.
 """
 
+from dataclasses import dataclass
+
 from shaketable.system.client.connection import (
     DamagedResponseError,
     OutcomeUnknownError,
@@ -27,7 +29,6 @@ from shaketable.system.client.group_consumer import (
     GroupMembership,
     Intervals,
 )
-from shaketable.system.client.parts import ClientParts
 from shaketable.system.client.producer import Producer, Sent
 from shaketable.system.client.pull_consumer import (
     PullConsumer,
@@ -72,3 +73,14 @@ __all__ = [
     "stored_bytes",
     "tags_of",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientParts:
+    """The classes that a client is made of: the correct ones, or those of a planted bug."""
+
+    group_client: type[BrokerGroupClient] = BrokerGroupClient
+    producer: type[Producer] = Producer
+    pull_consumer: type[PullConsumer] = PullConsumer
+    membership: type[GroupMembership] = GroupMembership
+    group_consumer: type[GroupConsumer] = GroupConsumer

@@ -17,7 +17,7 @@ import msgspec
 import trio
 
 from shaketable.system.broker.broker import Broker
-from shaketable.system.broker.expiry import DataFile
+from shaketable.system.broker.limits import DataFile
 from shaketable.system.node.config import NodeConfig
 from shaketable.system.node.connections.link import (
     Link,

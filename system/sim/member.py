@@ -46,12 +46,6 @@ from shaketable.system.sim.initial_disks.older_stores import OlderStores
 from shaketable.system.sim.initial_disks.plain_messages import PlainMessages
 from shaketable.system.sim.key_queries import KeyQueries, PositionViews
 from shaketable.system.sim.network import Network
-from shaketable.system.sim.rules.checkpoints import (
-    check_loaded,
-    check_saved,
-    check_watermark,
-    watermark_of,
-)
 from shaketable.system.sim.rules.invariants import (
     Invariants,
     check_campaign,
@@ -65,7 +59,11 @@ from shaketable.system.sim.rules.replication import (
     check_answered,
     check_bounds,
     check_handles,
+    check_loaded,
+    check_saved,
     check_transfer,
+    check_watermark,
+    watermark_of,
 )
 from shaketable.system.sim.rules.shadow import Shadow
 from shaketable.system.sim.run_trace import Counts, Trace, describe, numbers_of

@@ -32,7 +32,6 @@ from shaketable.system.sim.key_queries import CONNECTION as VIEWS
 from shaketable.system.sim.key_queries import KeyQueries, PositionViews, random_group_key
 from shaketable.system.sim.member import PLAIN_FOLDER, ROOT, SimMember
 from shaketable.system.sim.network import Network
-from shaketable.system.sim.rules.checkpoints import check_blames_no_disk
 from shaketable.system.sim.rules.client_history import (
     APPEND,
     OK,
@@ -41,6 +40,7 @@ from shaketable.system.sim.rules.client_history import (
     check_refusals,
 )
 from shaketable.system.sim.rules.invariants import Invariants
+from shaketable.system.sim.rules.replication import check_blames_no_disk
 from shaketable.system.sim.rules.violation import Violated, Violation
 from shaketable.system.sim.run_trace import Counts, Trace
 from shaketable.system.sim.schedules.faults import ALWAYS_DETECTED, REBUILT, DamageFile, damage_file

@@ -12,7 +12,7 @@ from shaketable.system.mutants import Mutant
 from shaketable.system.raft.protocol import Compact, LogEnd
 from shaketable.system.sim.disk import SimDisk
 from shaketable.system.sim.key_queries import KeyQueries
-from shaketable.system.sim.rules.checkpoints import (
+from shaketable.system.sim.rules.replication import (
     check_blames_no_disk,
     check_loaded,
     check_saved,

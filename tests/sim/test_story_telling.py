@@ -29,8 +29,7 @@ from shaketable.system.sim.stories.story import (
     save_story,
     tell,
 )
-from shaketable.system.sim.stories.story_rows import ROWS_MAX, Rows, build_rows
-from shaketable.system.sim.stories.story_text import draw_text, sentence
+from shaketable.system.sim.stories.story_rows import ROWS_MAX, Rows, build_rows, draw_text, sentence
 from shaketable.system.sim.stories.watch import Kind, watch
 from shaketable.system.sim.world import run_seed
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shaketable import reports
-from shaketable.harness.gating.reading import read_stored
+from shaketable.harness.gating import read_stored
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.serving.responses import SELF_CONTAINED, Response, Site
 from shaketable.reports import junit

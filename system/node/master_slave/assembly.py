@@ -11,7 +11,7 @@ from functools import partial
 
 import trio
 
-from shaketable.system.broker.expiry import DataFile
+from shaketable.system.broker.limits import DataFile
 from shaketable.system.master_slave.core import MasterSlaveConfig, PlainLogView
 from shaketable.system.master_slave.mode import master_slave_mode
 from shaketable.system.mutants import Mutant

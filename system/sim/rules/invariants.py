@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from shaketable.system.broker.expiry import DataFile, ExpiryConfig
+from shaketable.system.broker.limits import DataFile, ExpiryConfig
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.protocol import (
     ENTRY_HEADER_BYTES,

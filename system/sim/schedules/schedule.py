@@ -13,8 +13,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from shaketable.system.broker.expiry import ExpiryConfig
-from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.limits import BrokerConfig, ExpiryConfig
 from shaketable.system.raft.protocol import RaftConfig
 from shaketable.system.sim.initial_disks.apache_log import SHAPES as APACHE_SHAPES
 from shaketable.system.sim.initial_disks.plain_messages import SHAPES

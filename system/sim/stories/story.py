@@ -18,10 +18,13 @@ from shaketable.system.sim.rules.violation import Violation
 from shaketable.system.sim.schedules.schedule import Call, Schedule
 from shaketable.system.sim.shrinking import Shrunk, count_events, save
 from shaketable.system.sim.stories.promises import Promise, promise_of
-from shaketable.system.sim.stories.story_rows import Arrow, Row, Rows, build_rows
-from shaketable.system.sim.stories.story_text import (
+from shaketable.system.sim.stories.story_rows import (
     LEGEND,
     TEXT_WIDTH_MIN,
+    Arrow,
+    Row,
+    Rows,
+    build_rows,
     draw_text,
     next_state,
     sentence,

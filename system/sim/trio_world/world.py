@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 import trio
 from trio._core import _run
 
-from shaketable.system.broker.expiry import ExpiryConfig
+from shaketable.system.broker.limits import ExpiryConfig
 from shaketable.system.mutants import HEALTHY, Mutant
 from shaketable.system.node.config import NodeConfig
 from shaketable.system.raft.protocol import Message, Role, RoleChange
