@@ -17,7 +17,6 @@ from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient
 from shaketable.harness.contracts.rng import rng_for
 from shaketable.harness.generators.clients import KeySpread
-from shaketable.workloads.key_queries import HighestSent
 from shaketable.workloads.queue_consumer import ORDERED, ORDERED_END, TOPIC, Consumer, Untried
 from shaketable.workloads.queue_shape import (
     BATCH_MAX,
@@ -27,6 +26,7 @@ from shaketable.workloads.queue_shape import (
     HOLD_S,
     PRODUCED,
     TAGS,
+    HighestSent,
     Shape,
 )
 

@@ -27,7 +27,6 @@ from shaketable.harness.contracts.clients import (
 )
 from shaketable.harness.contracts.errors import DefiniteError
 from shaketable.harness.contracts.plugins import Answer, Operation
-from shaketable.workloads.key_queries import HighestSent, KeyQueries
 from shaketable.workloads.queue_shape import (
     DELETE,
     DRAIN_HOLD_S,
@@ -35,6 +34,8 @@ from shaketable.workloads.queue_shape import (
     ONEWAY_SHARE,
     OVERDUE_S,
     SELECT_ANEW_SHARE,
+    HighestSent,
+    KeyQueries,
     Shape,
 )
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from shaketable.checkers.engine.judge import CheckJob, Progress
-from shaketable.checkers.evidence.resolve import LogValues, find_in_logs, is_any_of
+from shaketable.checkers.evidence import LogValues, find_in_logs, is_any_of
 from shaketable.checkers.models.model import Values
 from shaketable.harness.contracts.plugins import Checker
 from shaketable.harness.history.schema import ENTRIES

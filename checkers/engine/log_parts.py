@@ -2,7 +2,7 @@
 
 A part travels as a few rows of PACKED, each a whole table in Arrow's format: millions of rows
 would have to be converted to Spark's and back one by one. Parts below `Plan.parts` hold values
-(checkers.logs.log_part), those from there on hold windows of the log's index
+(checkers.logs.append_fates), those from there on hold windows of the log's index
 (checkers.logs.committed_prefix), `WINDOWS_A_PART` each.
 
 Pure but for the files that `pack_log` and `pack_operations` read; does not import pyspark.
@@ -22,11 +22,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shaketable.checkers.engine.judge import TAGGED, judged
-from shaketable.checkers.logs.append_fates import STORED, places_of
-from shaketable.checkers.logs.committed_prefix import WINDOW_ENTRIES, WindowCutter
-from shaketable.checkers.logs.log_part import (
+from shaketable.checkers.logs.append_fates import (
     APPENDS,
     COPIES,
+    STORED,
     Bools,
     Ints,
     LogPart,
@@ -38,7 +37,9 @@ from shaketable.checkers.logs.log_part import (
     narrow_operations,
     numbered,
     part_of,
+    places_of,
 )
+from shaketable.checkers.logs.committed_prefix import WINDOW_ENTRIES, WindowCutter
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.history.schema import FINDINGS, OPERATIONS
 

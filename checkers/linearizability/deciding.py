@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shaketable.checkers.evidence.resolve import Resolved, resolve_outcomes
+from shaketable.checkers.evidence import Resolved, resolve_outcomes
 from shaketable.checkers.kernels.open_sets import (
     CAS,
     LINEARIZABLE,
@@ -37,13 +37,13 @@ from shaketable.checkers.search.replay import WitnessError
 from shaketable.checkers.special import (
     counting,
     log_order,
-    priority_order,
     queues,
     registers,
     sets,
     stacks,
     texts,
     two_ends,
+    value_spans,
 )
 from shaketable.checkers.special.decision import Accusation, Decision
 from shaketable.harness.contracts.errors import UsageError
@@ -79,8 +79,8 @@ BY_PROBLEM: dict[str, Callable[[Problem, Limits], Decision | None]] = {
     "set": sets.decide,
     "stack": _stack,
     "deque": two_ends.refute_deque,
-    "priority-queue": priority_order.Order(largest_first=True).decide,
-    "min-priority-queue": priority_order.Order(largest_first=False).decide,
+    "priority-queue": value_spans.Order(largest_first=True).decide,
+    "min-priority-queue": value_spans.Order(largest_first=False).decide,
     "semaphore": counting.decide_semaphore,
     "membership-set": sets.decide_set,
     "multiset": sets.decide_multiset,

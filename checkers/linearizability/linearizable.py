@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shaketable.checkers.evidence.resolve import (
+from shaketable.checkers.evidence import (
     Citation,
     Resolved,
     first_citations,
@@ -30,7 +30,15 @@ from shaketable.checkers.evidence.resolve import (
     with_resolved,
 )
 from shaketable.checkers.findings import Findings, Gathered, gather, settle
-from shaketable.checkers.linearizability.accusation import Accused, accuse, prefix_until, without
+from shaketable.checkers.linearizability.accusation import (
+    Accused,
+    Stale,
+    accuse,
+    first_stale_read,
+    prefix_until,
+    stalest_read,
+    without,
+)
 from shaketable.checkers.linearizability.deciding import OF_MODEL, Answer, Decider, decide_registers
 from shaketable.checkers.linearizability.refutation import (
     NOT_LINEARIZABLE,
@@ -41,7 +49,6 @@ from shaketable.checkers.linearizability.refutation import (
     explain_open_part,
     explain_refutation,
 )
-from shaketable.checkers.linearizability.staleness import Stale, first_stale_read, stalest_read
 from shaketable.checkers.models.encoding import StepByKind
 from shaketable.checkers.models.model import Model
 from shaketable.checkers.models.register import Register

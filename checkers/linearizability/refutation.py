@@ -34,16 +34,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shaketable.checkers.evidence.resolve import RESOLVED, Citation, citation_sentence
-from shaketable.checkers.linearizability.accusation import Accused
-from shaketable.checkers.linearizability.deciding import OF_MODEL, Answer
-from shaketable.checkers.linearizability.staleness import (
+from shaketable.checkers.evidence import RESOLVED, Citation, citation_sentence
+from shaketable.checkers.linearizability.accusation import (
+    Accused,
     Register,
     Stale,
     format_duration,
     read_of_failed,
     stale_read,
 )
+from shaketable.checkers.linearizability.deciding import OF_MODEL, Answer
 from shaketable.checkers.models.encoding import call_of
 from shaketable.checkers.models.model import Call, Model
 from shaketable.checkers.search.problem import NEVER, Found, Part, Problem, State, Witness

@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shaketable.checkers.findings import Findings, Gathered, gather, settle
+from shaketable.checkers.logs.append_fates import Ints, ints
 from shaketable.checkers.logs.durability import why_not_judged
-from shaketable.checkers.logs.log_part import Ints, ints
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Verdict
 from shaketable.harness.history.schema import ENTRIES, FINDINGS

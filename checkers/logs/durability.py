@@ -23,13 +23,16 @@ import pyarrow as pa
 from shaketable.checkers.findings import Findings, Gathered, gather, settle
 from shaketable.checkers.logs.append_fates import (
     PLACES,
+    Bools,
+    LogPart,
     ValueSearch,
+    bools,
     copies_at,
     damage_at,
     judge_unsettled,
     places_of,
+    whole_part,
 )
-from shaketable.checkers.logs.log_part import Bools, LogPart, bools, whole_part
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Outcome, Verdict
 

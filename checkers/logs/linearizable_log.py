@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shaketable.checkers.evidence.resolve import (
+from shaketable.checkers.evidence import (
     BY_LOGS,
     CITED_MAX,
     RESOLVED,

@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from shaketable.checkers.models.encoding import NOTHING, Columns, load_columns, table_problem
-from shaketable.checkers.models.model import UNKNOWN, Call
-from shaketable.checkers.models.vectors import VALUE_MAX, Change, Entries
+from shaketable.checkers.models.model import UNKNOWN, VALUE_MAX, Call, Change, Entries
 from shaketable.checkers.search.problem import Bools, Does, Problem, State
 from shaketable.harness.contracts.errors import UsageError
 

@@ -19,8 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shaketable.checkers.models.model import UNKNOWN, Call
-from shaketable.checkers.models.vectors import VectorForm, vectors_of_calls
+from shaketable.checkers.models.model import UNKNOWN, Call, VectorForm, vectors_of_calls
 from shaketable.checkers.search.problem import (
     NEVER,
     Access,

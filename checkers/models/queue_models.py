@@ -33,10 +33,11 @@ from shaketable.checkers.models.model import (
     QUEUE,
     UNKNOWN,
     Call,
+    Change,
+    Entries,
     Values,
     whole_numbers,
 )
-from shaketable.checkers.models.vectors import Change, Entries
 from shaketable.checkers.search.problem import Does, Problem, State
 from shaketable.harness.contracts.errors import UsageError
 

@@ -27,8 +27,17 @@ from shaketable.checkers.models.encoding import (
     require_yes_or_no,
     table_problem,
 )
-from shaketable.checkers.models.model import SET, UNKNOWN, Call, Values, whole_numbers
-from shaketable.checkers.models.vectors import Change, Elements, Entries, whole
+from shaketable.checkers.models.model import (
+    SET,
+    UNKNOWN,
+    Call,
+    Change,
+    Elements,
+    Entries,
+    Values,
+    whole,
+    whole_numbers,
+)
 from shaketable.checkers.search.problem import Does, Problem, State
 from shaketable.harness.contracts.errors import UsageError
 

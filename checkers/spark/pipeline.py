@@ -52,8 +52,13 @@ from shaketable.checkers.engine.keys import (
 )
 from shaketable.checkers.engine.local import limited_memory
 from shaketable.checkers.engine.log_evidence import with_log_evidence
-from shaketable.checkers.spark.frames import ddl, judge_groups, read_operations
-from shaketable.checkers.spark.parts import is_split, judge_split
+from shaketable.checkers.spark.frames import (
+    ddl,
+    is_split,
+    judge_groups,
+    judge_split,
+    read_operations,
+)
 from shaketable.checkers.spark.session import Session, first_line
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import CheckContext, Checker

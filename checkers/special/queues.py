@@ -34,9 +34,10 @@ from shaketable.checkers.models.queue_models import Bag
 from shaketable.checkers.search.budget import UNLIMITED, Limits, TimeSpentError
 from shaketable.checkers.search.problem import NEVER, Ints, Part, Problem, State
 from shaketable.checkers.search.replay import WitnessError
-from shaketable.checkers.special.decision import Accusation, Decision
-from shaketable.checkers.special.order_proof import (
+from shaketable.checkers.special.decision import (
     VISITS_MAX,
+    Accusation,
+    Decision,
     OrderSearch,
     first_impassable,
     open_part,

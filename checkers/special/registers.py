@@ -44,8 +44,7 @@ from shaketable.checkers.search.problem import (
     Problem,
     Vectors,
 )
-from shaketable.checkers.special.decision import Accusation, Decision
-from shaketable.checkers.special.order_proof import memory_of
+from shaketable.checkers.special.decision import Accusation, Decision, memory_of
 from shaketable.harness.contracts.verdict import Outcome
 
 METHOD = "zones"

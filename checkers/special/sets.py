@@ -33,8 +33,7 @@ from shaketable.checkers.models.sets import elements_of
 from shaketable.checkers.search.budget import UNLIMITED, Limits
 from shaketable.checkers.search.driver import search
 from shaketable.checkers.search.problem import NEVER, Bools, Ints, Problem
-from shaketable.checkers.special.decision import Accusation, Decision
-from shaketable.checkers.special.order_proof import memory_of
+from shaketable.checkers.special.decision import Accusation, Decision, memory_of
 from shaketable.harness.contracts.verdict import Outcome
 
 METHOD = "set-levels"

@@ -28,9 +28,9 @@ from shaketable.checkers.models.encoding import StepByKind
 from shaketable.checkers.search.budget import UNLIMITED, Limits, Memory, TimeSpentError
 from shaketable.checkers.search.problem import NEVER, Ints, Part, Problem, State
 from shaketable.checkers.search.replay import WitnessError
-from shaketable.checkers.special.decision import Decision
-from shaketable.checkers.special.order_proof import (
+from shaketable.checkers.special.decision import (
     VISITS_MAX,
+    Decision,
     OrderSearch,
     first_impassable,
     memory_of,

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shaketable.checkers.kernels.components import components
-from shaketable.checkers.kernels.transactions.paths import Graph, shortest_cycles
-from shaketable.checkers.kernels.transactions.time_order import frontier_edges
+from shaketable.checkers.kernels.transactions.graphs import Graph, frontier_edges, shortest_cycles
 from shaketable.checkers.transactions.history import NEVER, Transactions
 
 Ints = npt.NDArray[np.int64]

@@ -38,8 +38,12 @@ import numpy as np
 import numpy.typing as npt
 
 from shaketable.checkers.kernels.transactions.forced import topological
-from shaketable.checkers.kernels.transactions.paths import Graph, shortest_cycles
-from shaketable.checkers.kernels.transactions.reachability import closing, reachable
+from shaketable.checkers.kernels.transactions.graphs import (
+    Graph,
+    closing,
+    reachable,
+    shortest_cycles,
+)
 from shaketable.checkers.kernels.transactions.reads import INITIAL
 from shaketable.checkers.transactions import graph
 from shaketable.checkers.transactions.dependencies import anti_edges

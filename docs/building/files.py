@@ -12,7 +12,7 @@ from docs.building.documented import attributes, summary
 from docs.building.tables import code, prose, table
 from shaketable.harness.campaigns.campaign import FILE_ONLY, Campaign
 from shaketable.harness.campaigns.scripts import Step
-from shaketable.harness.contracts.hosts import Hosts
+from shaketable.harness.contracts.abilities import Hosts
 from shaketable.harness.described.target_file import (
     Commands,
     Leader,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from shaketable.harness.contracts.broken_rules import Broken
+from shaketable.harness.contracts.abilities import Broken
 from shaketable.harness.contracts.capabilities import Link, LinkShape
 from shaketable.harness.contracts.plugins import (
     Address,

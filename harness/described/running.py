@@ -18,13 +18,12 @@ import msgspec
 import trio
 
 from shaketable.harness import run_markers
+from shaketable.harness.contracts.abilities import Hosts
 from shaketable.harness.contracts.capabilities import Capability
 from shaketable.harness.contracts.errors import HarnessError
-from shaketable.harness.contracts.hosts import Hosts
 from shaketable.harness.contracts.plugins import Address, Launch, NodeLayout
 from shaketable.harness.described.client import FunctionClient
-from shaketable.harness.described.on_volatile_disk import TargetOnVolatileDisk
-from shaketable.harness.described.target import USUAL_FAULTS, DescribedTarget
+from shaketable.harness.described.target import USUAL_FAULTS, DescribedTarget, TargetOnVolatileDisk
 from shaketable.harness.described.target_file import ADDRESS, OF_LINKS, TargetTable, filled, read
 from shaketable.harness.untrusted_text import printable
 

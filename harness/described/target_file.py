@@ -20,8 +20,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, overload
 
 import msgspec
 
+from shaketable.harness.contracts.abilities import PORT_MAX, Hosts
 from shaketable.harness.contracts.errors import UsageError, unknown_name
-from shaketable.harness.contracts.hosts import PORT_MAX, Hosts
 from shaketable.harness.contracts.promises import BUILT_IN_FAULTS, FAMILIES
 from shaketable.harness.untrusted_text import printable
 

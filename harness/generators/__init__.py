@@ -15,7 +15,7 @@ the next operation with its client and its time, or `Wait`, together with the ge
 follows; or None when it is exhausted. `update` tells it how an operation completed. It holds no
 clock and no random state: time comes with the context, and random choices derive from the
 campaign's seed (`contracts.rng`), so the same call has the same answer. That is why a generator can
-be played in a test (`harness.generators.play`), generated and shrunk by Hypothesis
+be played in a test (`harness.generators.generator`), generated and shrunk by Hypothesis
 (`harness.testing.generators`), and run by the client workers and by the simulated world alike.
 
 Each worker process has its own copy for its own clients: `phases` and `per_key` synchronize the
@@ -41,7 +41,9 @@ from shaketable.harness.generators.generator import (
     Generator,
     Lazy,
     NextOp,
+    Played,
     Wait,
+    alone,
     any_of,
     concat,
     delay,
@@ -50,6 +52,7 @@ from shaketable.harness.generators.generator import (
     once,
     operations,
     phases,
+    play,
     rate,
     repeat,
     sleep,
@@ -59,7 +62,6 @@ from shaketable.harness.generators.generator import (
     time_limit,
     until_ok,
 )
-from shaketable.harness.generators.play import Played, alone, play
 
 __all__ = [
     "PENDING",

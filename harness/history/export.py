@@ -22,7 +22,8 @@ import pyarrow.parquet as pq
 
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import FaultWindow
-from shaketable.harness.history import recorder
+from shaketable.harness.history import segments
+from shaketable.harness.history.event_kernels import LINE_BYTES_MAX, VALUE_BYTES_MAX, lines, values
 from shaketable.harness.history.operation_files import OperationParts, text_column
 from shaketable.harness.history.rounds import NotInOrder, Recordings, Round
 from shaketable.harness.history.run_folder import RunFolder, replace_folder, temp_beside
@@ -35,7 +36,6 @@ from shaketable.harness.history.schema import (
     OPERATIONS,
 )
 from shaketable.harness.history.segments import SegmentEnd
-from shaketable.harness.history.text_kernels import LINE_BYTES_MAX, VALUE_BYTES_MAX, lines, values
 
 THREADS_MAX = 8
 """More do not help: one thread finds the order of all events."""
@@ -98,7 +98,7 @@ def export(folder: RunFolder, *, with_events: bool = True) -> Exported:
     counted: dict[str, int | None] = facts.get("segments") or {}
     read = _read(folder, paths, with_operations=True, with_events=with_events)
     end_ns = _end_ns(facts, read.last_ns)
-    noted = recorder.read(folder)
+    noted = segments.noted_sizes(folder)
     missing = [*_missing(read.ends, counted), *_missing_of_killed(paths, counted, noted)]
     missing += read.problems
     return Exported(

@@ -24,7 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shaketable.harness.contracts.errors import HarnessError
-from shaketable.harness.history import frame_kernels as frames
+from shaketable.harness.history import event_kernels as frames
+from shaketable.harness.history.event_kernels import HistoryTexts, RecordedTexts
 from shaketable.harness.history.order_kernels import Open, merge, pair, rehash, renumber
 from shaketable.harness.history.schema import (
     EVENT_NUMBERS,
@@ -45,7 +46,6 @@ from shaketable.harness.history.segments import (
     frame_bytes,
     judge_end,
 )
-from shaketable.harness.history.text_kernels import HistoryTexts, RecordedTexts
 
 ROUND_BYTES = 8 << 20
 """Bytes of all segments that are decoded at a time: arrays of that size reuse freed memory; larger

@@ -25,12 +25,12 @@ import pyarrow.compute as pc
 
 from shaketable.checkers.anomalies.observations import NEVER, Bools, Ints, whole_numbers
 from shaketable.checkers.queues.quiet_times import quiet_since
-from shaketable.harness.contracts.abilities import ExplainsEnds
-from shaketable.harness.contracts.broken_rules import (
+from shaketable.harness.contracts.abilities import (
     BROKE_RULE,
     ENDED_UNHARMED,
     FOUND_DAMAGE,
     Broken,
+    ExplainsEnds,
 )
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import CheckContext, Target

@@ -29,12 +29,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shaketable.checkers.engine.judge import CheckJob, SegmentedReader
-from shaketable.checkers.evidence.entries_around import AckedAppends, Place, collect
+from shaketable.checkers.logs.entries_around import AckedAppends, Place, collect
 from shaketable.harness import discovery
 from shaketable.harness.campaigns import campaign as campaigns
 from shaketable.harness.campaigns.campaign import Campaign, faults_of, repeat_command, target_of
-from shaketable.harness.contracts.abilities import SegmentedLog, ShowsLogs
-from shaketable.harness.contracts.broken_rules import Broken
+from shaketable.harness.contracts.abilities import Broken, SegmentedLog, ShowsLogs
 from shaketable.harness.contracts.capabilities import family_of
 from shaketable.harness.contracts.clients import topics_of
 from shaketable.harness.contracts.errors import HarnessError, UsageError

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
+from shaketable.harness import guard
 from shaketable.harness.campaigns.campaign import Campaign, load
 from shaketable.harness.contracts.finding_kinds import FINDING_KINDS
+from shaketable.harness.contracts.verdict import ExitCode
+from shaketable.harness.history.run_folder import LATEST
+from shaketable.reports.museum_page import Shown, Try
 
 BUGS: Final = Path(__file__).parent / "bugs"
 BUG, CAMPAIGN, FIXED = "bug.toml", "campaign.toml", "fixed.toml"
@@ -81,3 +91,135 @@ def _told(file: Path) -> Told:
     if unknown := [kind for kind in told.shows if kind not in FINDING_KINDS]:
         raise ValueError(f"{file}: there is no kind of finding called {', '.join(unknown)}")
     return told
+
+
+# Run the campaigns of a published bug: until one shows it, then those of the system without it.
+#
+# Each campaign is `shaketable run` in a child process, as a person or CI would run it.
+
+TERM_EVERY_S: Final = 1.0
+"""A run tears down at the second SIGTERM, and abandons its check at the third."""
+END_TIMEOUT_S: Final = 90.0
+"""After this a run that was asked to end is killed; what it started ends with it."""
+OUTPUT: Final = "output.txt"
+
+Tell = Callable[[str, Try | None], None]
+"""Is called with a label as a campaign begins, and with the label and the outcome as it ends."""
+
+
+def show(bug: PublishedBug, folder: Path, seed: int, tries: int, fixed: int, tell: Tell) -> Shown:
+    """Run a bug's campaigns; all they leave is under `folder`, and paths are relative to it.
+
+    Campaign n has the seed SEED + n, in hexadecimal digits, with and without the bug.
+    """
+
+    def run(campaign: Path, label: str, number: int) -> Try:
+        tell(label, None)
+        one = _try(bug, campaign, folder, f"{seed + number:x}")
+        tell(label, one)
+        return one
+
+    done: list[Try] = []
+    while len(done) < tries and not any(one.shows for one in done):
+        label = f"try {len(done) + 1} of {tries}"
+        done.append(run(bug.campaign_file, label, len(done)))
+    clean = [run(bug.fixed_file, f"without it, {n + 1} of {fixed}", n) for n in range(fixed)]
+    told = bug.told
+    return Shown(
+        bug=bug.name,
+        title=told.title,
+        sources=told.sources,
+        promised=told.promised,
+        happens=told.happens,
+        seen=told.seen,
+        fixed_by=told.fixed_by,
+        tries=tuple(done),
+        fixed=tuple(clean),
+    )
+
+
+def _try(bug: PublishedBug, campaign: Path, folder: Path, seed: str) -> Try:
+    """Run one campaign and read what it found."""
+    store = folder / bug.name / f"{campaign.stem}-{seed}"
+    store.mkdir(parents=True, exist_ok=True)
+    start_s = time.monotonic()
+    named = ("--name", bug.name, "--seed", seed, "--store", str(store))
+    code, last_line = _run(["run", str(campaign), *named], store / OUTPUT)
+    took_s = round(time.monotonic() - start_s, 1)
+    run = store / bug.name / LATEST
+    checkers = _checkers(run)
+    is_judged = code in (ExitCode.VALID, ExitCode.INVALID, ExitCode.UNKNOWN) and bool(checkers)
+    found = [one for one in _found(checkers) if one[0] in bug.told.shows] if is_judged else []
+    return Try(
+        seed=seed,
+        exit_code=code,
+        took_s=took_s,
+        shows=tuple(dict.fromkeys(kind for kind, _ in found)),
+        says=found[0][1] if found else _why(checkers, code) if is_judged else last_line,
+        page=_page(run, folder) if is_judged else os.path.relpath(store / OUTPUT, folder),
+    )
+
+
+def _run(arguments: list[str], output: Path) -> tuple[int, str]:
+    """Run `shaketable` to its end; return its exit code and its last line of output.
+
+    It has a session of its own: after Ctrl-C it is asked to undo its faults, and waited for.
+    """
+    argv = [sys.executable, "-P", "-m", "shaketable", *arguments]
+    with output.open("wb") as file:
+        process = subprocess.Popen(
+            guard.command(argv, os.getpid()),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        code = process.wait()
+    except BaseException:
+        _end(process)
+        raise
+    lines = [line for line in output.read_text("utf-8", "replace").splitlines() if line.strip()]
+    return code, lines[-1].strip() if lines else f"exit status {code}"
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a run by SIGTERM; after the timeout by SIGKILL."""
+    deadline_s = time.monotonic() + END_TIMEOUT_S
+    while process.poll() is None and time.monotonic() < deadline_s:
+        with suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(TERM_EVERY_S)
+    process.kill()
+    process.wait()
+
+
+def _checkers(run: Path) -> Mapping[str, Any]:
+    """Return what each checker found; nothing if the run was not judged."""
+    try:
+        return dict(msgspec.json.decode((run / "results.json").read_bytes())["checkers"])
+    except (OSError, msgspec.DecodeError, KeyError, TypeError):
+        return {}
+
+
+def _found(checkers: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the kind and the message of each finding, also of what was never promised."""
+    for verdict in checkers.values():
+        for group in ("findings", "observed"):
+            for finding in verdict.get(group) or ():
+                yield str(finding.get("kind")), str(finding.get("message"))
+
+
+def _why(checkers: Mapping[str, Any], code: int) -> str:
+    """Return the reason of a verdict that is not VALID; "" for VALID."""
+    wanted = {ExitCode.INVALID: False, ExitCode.UNKNOWN: "unknown"}.get(ExitCode(code))
+    summaries = (v.get("summary") for v in checkers.values() if v.get("valid") == wanted)
+    return str(next(summaries, "") or "")
+
+
+def _page(run: Path, folder: Path) -> str:
+    """Return the page of the first violation; of the run, if it has none."""
+    from shaketable.reports.run_page.view import build_view  # noqa: PLC0415 - half a second, once a campaign
+
+    return os.path.relpath(run.resolve() / (build_view(run).first_page or "report.html"), folder)

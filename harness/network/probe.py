@@ -29,8 +29,7 @@ from typing import Final, NamedTuple
 from shaketable.harness.contracts.capabilities import Capability, LinkShape
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.network import enter
-from shaketable.harness.network.addresses import node_address
-from shaketable.harness.network.netns import PacketNetwork
+from shaketable.harness.network.netns import PacketNetwork, node_address
 from shaketable.harness.run_markers import scratch_prefix
 
 CAPABILITIES: Final = (

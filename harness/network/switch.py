@@ -31,7 +31,7 @@ from shaketable.harness.contracts.capabilities import LinkShape
 from shaketable.harness.contracts.plugins import Json
 from shaketable.harness.controlled_process import MESSAGE_BYTES_MAX
 from shaketable.harness.network import enter
-from shaketable.harness.network.addresses import (
+from shaketable.harness.network.netns import (
     HARNESS,
     hardware_address,
     node_address,
@@ -163,7 +163,7 @@ def _links(asked: Json) -> list[tuple[str, str]]:
 #
 # Each node has a namespace with two interfaces: `peers`, a veth pair into the switch's namespace,
 # for the traffic among nodes; and `clients`, a veth pair into the harness's namespace, which no
-# fault touches. `harness.network.addresses` defines their addresses. Neighbour entries are static,
+# fault touches. `harness.network.netns` defines their addresses. Neighbour entries are static,
 # so nodes need no ARP.
 #
 # This process holds the namespaces by open files; they end with it and with the nodes in them.

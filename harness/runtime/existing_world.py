@@ -24,8 +24,7 @@ from typing import Final, Protocol, cast
 import trio
 
 from shaketable.harness.campaigns.campaign import Campaign, node_names, target_of
-from shaketable.harness.contracts.abilities import RunsAlready
-from shaketable.harness.contracts.broken_rules import Broken
+from shaketable.harness.contracts.abilities import Broken, RunsAlready
 from shaketable.harness.contracts.capabilities import Capability, Link
 from shaketable.harness.contracts.errors import HarnessError, clearest
 from shaketable.harness.contracts.plugins import (

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from shaketable.harness.contracts.broken_rules import Broken
+from shaketable.harness.contracts.abilities import Broken
 
 PATIENCE_S: Final = 60.0
 """Virtual seconds that the group has for each step of recovery: to elect a leader, to answer the

@@ -20,7 +20,7 @@ from shaketable.harness import discovery
 from shaketable.harness.campaigns.campaign import EXISTING
 from shaketable.harness.contracts.clients import hold_of
 from shaketable.harness.contracts.errors import HarnessError
-from shaketable.harness.history import recorder
+from shaketable.harness.history import segments
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.runtime.group_status import wait_until
 from shaketable.harness.runtime.liveness import PATIENCE_S, Standstill, never_served, not_recovered
@@ -125,7 +125,7 @@ async def reporting_counts(
     async def tell() -> None:
         while True:
             rig.observer.counts(rig.workers.counts())
-            recorder.note(rig.folder)
+            segments.note_sizes(rig.folder)
             look()
             await trio.sleep(COUNTS_INTERVAL_S)
 

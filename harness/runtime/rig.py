@@ -20,12 +20,12 @@ from shaketable.harness.campaigns.campaign import (
 from shaketable.harness.campaigns.schedule import Planned, encode_schedule, schedule
 from shaketable.harness.campaigns.scripts import counted
 from shaketable.harness.contracts.abilities import (
+    Broken,
     HasVolatileDisk,
     NamesBrokers,
     PlantsBugsBeside,
     SteersNodes,
 )
-from shaketable.harness.contracts.broken_rules import Broken
 from shaketable.harness.contracts.capabilities import (
     OF_DISKS,
     STEERED,
@@ -43,8 +43,8 @@ from shaketable.harness.contracts.plugins import (
     Target,
     World,
 )
-from shaketable.harness.history.recorder import Recorder
 from shaketable.harness.history.run_folder import RunFolder, write_atomically
+from shaketable.harness.history.segments import Recorder
 from shaketable.harness.network.netns import PacketNetwork
 from shaketable.harness.runtime import availability, sites
 from shaketable.harness.runtime.clients.workers import WorkerGroup, WorkerPlan, plan_workers

@@ -17,7 +17,7 @@ from shaketable.harness.contracts.abilities import (
 )
 from shaketable.harness.contracts.plugins import Address, Json, NodeLayout
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.network import addresses as at
+from shaketable.harness.network import netns as at
 from shaketable.harness.network.links import Network
 from shaketable.harness.network.netns import PacketNetwork
 from shaketable.harness.network.proxy import Callers, ProxyNetwork

@@ -13,8 +13,12 @@ from time import monotonic_ns
 
 import trio
 
-from shaketable.harness.contracts.abilities import ChangesMembers, ExplainsEnds, TransfersLeadership
-from shaketable.harness.contracts.broken_rules import Broken
+from shaketable.harness.contracts.abilities import (
+    Broken,
+    ChangesMembers,
+    ExplainsEnds,
+    TransfersLeadership,
+)
 from shaketable.harness.contracts.capabilities import Damage, Link, LinkShape, Resources
 from shaketable.harness.contracts.errors import HarnessError, IndefiniteError
 from shaketable.harness.contracts.plugins import UNTOUCHED, Json, NodeLayout, NodeStatus, Target

@@ -21,6 +21,7 @@ from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.serving import pages
 from shaketable.harness.serving.index import Index, is_run
 from shaketable.harness.serving.live import Follower
+from shaketable.harness.serving.pages import Trends, is_large
 from shaketable.harness.serving.store_paths import (
     NotHereError,
     is_allowed_name,
@@ -28,8 +29,7 @@ from shaketable.harness.serving.store_paths import (
     open_regular,
     resolve_path,
 )
-from shaketable.harness.serving.trends import Trends, is_large
-from shaketable.reports.violation_page.page_index import NAME as VIOLATION
+from shaketable.reports.violation_page.violation_view import NAME as VIOLATION
 
 CHUNK_BYTES: Final = 256 << 10
 QUERY_FIELDS_MAX: Final = 20
@@ -150,8 +150,10 @@ class Site:
     def _compare(self, query: dict[str, str]) -> Response:
         if not query.get("a") or not query.get("b"):
             return self.message(400, "Choose a run A and a run B to compare.")
-        from shaketable.reports.comparing.folders import compare_folders  # noqa: PLC0415 - half a second
-        from shaketable.reports.comparing.page import render_comparison  # noqa: PLC0415 - as above
+        from shaketable.reports.comparing.page import (  # noqa: PLC0415 - half a second
+            compare_folders,
+            render_comparison,
+        )
 
         names = [unquote(query[letter], errors="surrogateescape") for letter in "ab"]
         folders = [resolve_path(self.store, name) for name in names]

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from shaketable.harness.contracts.abilities import DurableRange
-from shaketable.harness.contracts.broken_rules import BROKE_RULE, FOUND_DAMAGE
+from shaketable.harness.contracts.abilities import BROKE_RULE, FOUND_DAMAGE, DurableRange
 from shaketable.harness.contracts.clients import PollResult
 from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError
 from shaketable.harness.contracts.plugins import (
@@ -39,8 +38,7 @@ from shaketable.harness.targets import dledger_members as ids
 from shaketable.harness.targets import dledger_members as members
 from shaketable.harness.targets.group_operations import GROUP as CONSUMER_GROUP
 from shaketable.harness.targets.group_operations import GroupOperations, is_name_server, value_of
-from shaketable.harness.targets.planted_bugs import PlantedBugs, client_parts_of
-from shaketable.harness.targets.programs import broker, name_server
+from shaketable.harness.targets.programs import PlantedBugs, broker, client_parts_of, name_server
 from shaketable.harness.targets.refusals import limits_of
 from shaketable.harness.targets.steering_files import SteeringFiles
 from shaketable.system.client import (

@@ -33,8 +33,7 @@ from shaketable.harness.contracts.promises import FAULTS_OF_LINKS, FAULTS_OF_PRO
 from shaketable.harness.targets.dledger import ENDS, GROUP_PROMISES
 from shaketable.harness.targets.group_operations import GroupOperations, is_name_server
 from shaketable.harness.targets.logs.master_slave_files import PLACE_FILE, Place, read_messages
-from shaketable.harness.targets.planted_bugs import PlantedBugs, client_parts_of
-from shaketable.harness.targets.programs import broker, name_server
+from shaketable.harness.targets.programs import PlantedBugs, broker, client_parts_of, name_server
 from shaketable.harness.targets.refusals import limits_of
 from shaketable.system.client import (
     BrokerGroupClient,

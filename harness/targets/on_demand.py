@@ -18,11 +18,10 @@ from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import Address
 from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.described.client import FunctionClient
-from shaketable.harness.described.on_volatile_disk import TargetOnVolatileDisk
+from shaketable.harness.described.target import TargetOnVolatileDisk
 from shaketable.harness.described.target_file import TargetTable, read
 from shaketable.harness.installing.cache import cache_folder, folder_of, is_installed
-from shaketable.harness.installing.commands import why_missing
-from shaketable.harness.installing.installers import LIBRARY
+from shaketable.harness.installing.installers import LIBRARY, why_missing
 from shaketable.harness.installing.pins import pinned
 
 FILE_NAME: Final = "target.toml"

@@ -17,7 +17,7 @@ from posixpath import relpath
 from random import Random
 from typing import Any, Final, Protocol
 
-from shaketable.harness.contracts.broken_rules import Broken
+from shaketable.harness.contracts.abilities import Broken
 from shaketable.harness.contracts.capabilities import Link, LinkShape
 from shaketable.harness.contracts.plugins import (
     Address,
@@ -52,9 +52,8 @@ from shaketable.system.sim.schedules.faults import (
 )
 from shaketable.system.sim.schedules.schedule import Schedule, Settings
 from shaketable.system.sim.stories.promises import promise_of
-from shaketable.system.sim.trio_world.clocks import HeapClock
+from shaketable.system.sim.trio_world.clocks import CURRENT, HeapClock, Process
 from shaketable.system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_ROOT, Host
-from shaketable.system.sim.trio_world.process import CURRENT, Process
 from shaketable.system.sim.trio_world.programs import (
     SimulatedNameServer,
     exit_status,

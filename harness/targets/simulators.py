@@ -28,7 +28,7 @@ from shaketable.system.sim.trio_world.world import TrioWorld
 from shaketable.system.sim.world import World
 
 if TYPE_CHECKING:
-    from shaketable.system.sim.shrinking.shrink import Progress, Shrunk
+    from shaketable.system.sim.shrinking import Progress, Shrunk
     from shaketable.system.sim.stories.story import Story
 
 
@@ -124,7 +124,7 @@ class DLedgerSimulator:
 
 
 class DLedgerShrunkRun:
-    """Implements `contracts.simulation.ShrunkRun` over `system.sim.shrinking.shrink`."""
+    """Implements `contracts.simulation.ShrunkRun` over `system.sim.shrinking`."""
 
     def __init__(self, shrunk: Shrunk, before: Size) -> None:
         broken = _violation(shrunk.violation)
@@ -158,21 +158,21 @@ def _shrink(
     schedule: Schedule, mutant: str | None, seconds_max: float, watch: Watch
 ) -> DLedgerShrunkRun | None:
     # Imported late: hypothesis takes a second.
-    from shaketable.system.sim.shrinking import shrink, shrink_search  # noqa: PLC0415
+    from shaketable.system.sim import shrinking  # noqa: PLC0415
 
     def progress(now: Progress) -> None:
         if not watch(now.runs, Size(now.faults, now.operations)):
-            raise shrink_search.StopSearch
+            raise shrinking.StopSearch
 
     try:
-        shrunk = shrink.shrink(
+        shrunk = shrinking.shrink(
             schedule,
-            shrink.runs_of(planted_bug(mutant)),
+            shrinking.runs_of(planted_bug(mutant)),
             mutant=mutant or "",
-            limits=shrink.Limits(seconds_max=seconds_max),
+            limits=shrinking.Limits(seconds_max=seconds_max),
             progress=progress,
         )
-    except shrink.NothingToShrink:
+    except shrinking.NothingToShrink:
         return None
     return DLedgerShrunkRun(shrunk, _size(schedule))
 
@@ -182,11 +182,11 @@ def _size(schedule: Schedule) -> Size:
 
 
 def _load_shrunk(path: Path) -> Shrunk:
-    from shaketable.system.sim.shrinking import shrink  # noqa: PLC0415 - see `_shrink`
+    from shaketable.system.sim import shrinking  # noqa: PLC0415 - see `_shrink`
 
     try:
-        shrunk = shrink.load(path)
-    except shrink.BadShrunkFile as error:
+        shrunk = shrinking.load(path)
+    except shrinking.BadShrunkFile as error:
         raise UsageError(" ".join(str(error).split())) from error
     if shrunk.mutant and shrunk.mutant not in simulated_bugs():
         raise UsageError(f"{path} needs the planted bug {shrunk.mutant!r}, which is not there")

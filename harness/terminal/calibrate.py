@@ -31,7 +31,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shaketable.harness import discovery
-from shaketable.harness.calibration import scorecard
+from shaketable.harness.calibration import hunting
 from shaketable.harness.calibration.hunting import HuntOutcome, read_outcome, run_hunt
 from shaketable.harness.calibration.plan import METHODS, Effort, Hunt, Plan, make_plan, planted_bugs
 from shaketable.harness.campaigns.durations import to_seconds
@@ -207,7 +207,7 @@ def _run(folder: Path, plan: Plan, jobs: int, require: float) -> int:
         done = _hunt(folder, plan, jobs)
     shown = output.shown(folder)
     ended = [done[hunt.id] for hunt in plan.hunts if hunt.id in done]
-    card = scorecard.add_up(ended, plan.seed, len(plan.hunts))
+    card = hunting.add_up(ended, plan.seed, len(plan.hunts))
     _write(folder, card)
     show(card, f"{shown}/{PAGE}")
     found = 1 - len(card.missed) / len(card.bugs) if card.bugs else 1.0
@@ -276,7 +276,7 @@ def _write(folder: Path, card: Scorecard) -> None:
     from shaketable.reports.calibration_page import render_scorecard  # noqa: PLC0415 - only at the end
 
     try:
-        text = json.dumps(scorecard.to_json(card), indent=1)
+        text = json.dumps(hunting.to_json(card), indent=1)
         write_atomically(folder / SCORECARD, text + "\n")
         write_atomically(folder / PAGE, render_scorecard(card))
     except OSError as error:

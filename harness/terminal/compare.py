@@ -51,8 +51,11 @@ def compare(
         html: Write a page there as well.
         json: Print everything as JSON, for programs.
     """
-    from shaketable.reports.comparing.folders import compare_folders  # noqa: PLC0415 - half a second, for others
-    from shaketable.reports.comparing.page import render_comparison, to_json  # noqa: PLC0415 - as above
+    from shaketable.reports.comparing.page import (  # noqa: PLC0415 - half a second, for others
+        compare_folders,
+        render_comparison,
+        to_json,
+    )
 
     folders = [run_folder.open_existing(path) for path in (a, b)]
     if html is not None and html.is_dir():

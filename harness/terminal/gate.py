@@ -65,15 +65,15 @@ def gate(*runs: Annotated[Path, Parameter(name="RUN")], options: GateOptions | N
         runs: Folders of runs or matrices, or files that `check` or `simulate` wrote.
         options: What the command line says about the gate.
     """
-    from shaketable.harness.gating import policy_file, reading  # noqa: PLC0415 - half a second, for others
+    from shaketable.harness import gating  # noqa: PLC0415 - half a second, for others
 
     given = options or GateOptions()
     if not runs:
         raise UsageError(f"gate takes the RUN to judge; see {PROGRAM} gate --help")
     require_writable(given, runs)
     today = datetime.now(UTC).date()
-    policy = Policy() if given.policy is None else policy_file.load(given.policy, today)
-    result = decide(policy, reading.read(runs, policy), today)
+    policy = Policy() if given.policy is None else gating.load_policy(given.policy, today)
+    result = decide(policy, gating.read(runs, policy), today)
     codes = [
         result.code,
         *write_files(result, given, importlib.metadata.version("shaketable")),

@@ -11,12 +11,12 @@ import pyarrow.compute as pc
 from shaketable.checkers.api import NotLinearizableError, Recorded, check, to_operations
 from shaketable.checkers.models.model import Model
 from shaketable.harness.contracts.verdict import Outcome, Verdict
-from shaketable.reports.check_page import failing_text
 from shaketable.reports.check_page.checked_history import (
     CheckedHistory,
     failing_part,
     shown_findings,
 )
+from shaketable.reports.check_page.failing_part import text_lines
 
 WIDTH: Final = 96
 
@@ -46,7 +46,7 @@ def assert_linearizable(
     for finding in shown_findings(verdict)[:1]:
         part = failing_part(finding, {})
         if part is not None:
-            error.add_note("\n".join(failing_text.lines(part, WIDTH)))
+            error.add_note("\n".join(text_lines(part, WIDTH)))
     if page is not None:
         _write_page(page, history, model, verdict)
         error.add_note(f"page: {page}")

@@ -18,8 +18,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from shaketable.harness import generators as g
 from shaketable.harness.contracts.plugins import Answer, Operation
-from shaketable.harness.generators.generator import Due, Generator
-from shaketable.harness.generators.play import Life
+from shaketable.harness.generators.generator import Due, Generator, Life
 
 LEAVES_MAX = 6
 OPERATIONS_MAX = 5

@@ -5,18 +5,22 @@ The parts are in the other modules of `reports.plotting`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from bokeh.core.json_encoder import serialize_json
 from bokeh.embed import json_item
-from bokeh.models import ColumnDataSource, HoverTool
+from bokeh.models import ColumnDataSource, CustomJS, FactorRange, HoverTool, OpenURL, TapTool
 from bokeh.resources import Resources
 
-from shaketable.reports.plotting import client_plots, lanes
+from shaketable.harness.contracts.plugins import NO_ROLE
+from shaketable.reports.elections import NO_ANSWER
+from shaketable.reports.finding_texts import title
+from shaketable.reports.plotting import client_plots
 from shaketable.reports.plotting.frame import (
+    INK,
     DrawnPlot,
     Figure,
     PlotContext,
@@ -26,11 +30,278 @@ from shaketable.reports.plotting.frame import (
     line_style,
     new_figure,
     plot_context,
+    shown_faults,
     whole_numbers,
 )
 from shaketable.reports.plotting.node_samples import Floats, NodeSeries
 from shaketable.reports.run_page.chosen_operations import inside_script
-from shaketable.reports.run_view import RunView
+from shaketable.reports.run_view import RunView, Violation
+
+# Draw lanes over time: phases, outages, violations, each kind of fault, each node with its role.
+#
+# A violation is a diamond that leads to its page.
+
+ROLE_COLOURS: Final = {
+    "leader": "#2f86d6", "candidate": "#d98a00", "follower": "#9fb4c7", NO_ROLE: "#9fb4c7",
+}  # fmt: skip
+OUTAGE_COLOUR: Final = "#c2353f"
+OUTAGE_ROW: Final = "outage"
+
+LABEL_SHARE_MIN: Final = 0.10
+"""A phase's name is printed if the phase is at least this share of the run."""
+NUMBER_SHARE_MIN: Final = 0.025
+"""Fault numbers (and terms) are printed if they are at least this share of the run apart."""
+ROWS_ROOMY_MAX: Final = 14
+"""More rows than this are drawn closer together."""
+STRETCHES_MAX: Final = 4_000
+"""Role spans that are drawn: the longest ones."""
+OUTAGES_MAX: Final = 2_000
+"""Outages that are drawn: the longest ones."""
+EVIDENCE_CHARACTERS_MAX: Final = 160
+
+_NOTIFY_JS: Final = """
+const chosen = source.selected.indices;
+if (chosen.length) {
+  const fault = source.data.fault[chosen[0]];
+  document.dispatchEvent(new CustomEvent("fault-chosen", {detail: fault}));
+}
+"""
+"""Runs in the page on a click on a fault: templates/report.js shows its evidence."""
+
+
+def draw_lanes(context: PlotContext) -> DrawnPlot:
+    """Draw the lanes from the top."""
+    view = context.view
+    colours = fault_colours([row.window.name for row in view.faults])
+    rows = ["phase"] if view.phases else []
+    rows += [OUTAGE_ROW] if view.availability is not None else []
+    rows += [VIOLATIONS_ROW] if moments(view) else []
+    nodes = sorted({lane.node for lane in view.lanes} | set(view.nodes))
+    kinds = sorted({row.window.name for row in shown_faults(view)})
+    factors = list(dict.fromkeys(reversed([*rows, *kinds, *nodes]))) or ["run"]  # unique
+    row_height = 27 if len(factors) <= ROWS_ROOMY_MAX else 19
+    plot = new_figure(context, 40 + row_height * len(factors), y_range=FactorRange(factors=factors))
+    plot.ygrid.grid_line_color = None
+    whole_s = end_s(view)
+    _bars(plot, [_phase_bar(phase, whole_s) for phase in view.phases])
+    _bars(plot, _outage_bars(view))
+    _choosable(plot, _bars(plot, _fault_bars(view, colours, whole_s)))
+    _bars(plot, _role_bars(view, whole_s))
+    mark_violations(plot, view)
+    caption = "A diamond is a violation; a click opens its page." if moments(view) else ""
+    return DrawnPlot(
+        "plot-lanes", "Phases, outages, faults, and who led in which term", caption, plot
+    )
+
+
+def _bar(
+    row: str, start_ns: int, stop_ns: int, text: str, label: str, **style: Any
+) -> dict[str, Any]:
+    start, stop = start_ns / 1e9, stop_ns / 1e9
+    return {
+        "row": row, "start": start, "stop": stop, "text": text, "label": label, "fault": -1,
+        "length": f"{stop - start:.2f} s", "height": 0.72, "alpha": 0.85, "colour": INK,
+        "hatch": " ", "ink": "#ffffff", "proof": "", **style,
+    }  # fmt: skip
+
+
+def _phase_bar(phase: Any, whole_s: float) -> dict[str, Any]:
+    wide = (phase.stop_ns - phase.start_ns) / 1e9 >= LABEL_SHARE_MIN * whole_s
+    return _bar(
+        "phase",
+        phase.start_ns,
+        phase.stop_ns,
+        phase.name,
+        phase.name if wide else "",
+        alpha=0.15,
+        ink=INK,
+    )
+
+
+def _outage_bars(view: RunView) -> list[dict[str, Any]]:
+    outages = view.availability.outages if view.availability is not None else ()
+    found = sorted(outages, key=lambda outage: -outage.length_ns)[:OUTAGES_MAX]
+    return [
+        _bar(
+            OUTAGE_ROW,
+            outage.start_ns,
+            outage.stop_ns,
+            "nothing was acknowledged",
+            "",
+            colour=OUTAGE_COLOUR,
+        )
+        for outage in found
+    ]
+
+
+def _fault_bars(view: RunView, colours: dict[str, str], whole_s: float) -> list[dict[str, Any]]:
+    bars = []
+    labelled: dict[str, float] = {}
+    for row in shown_faults(view):
+        window = row.window
+        start_s = window.from_ns / 1e9
+        free = start_s - labelled.get(window.name, -whole_s) >= NUMBER_SHARE_MIN * whole_s
+        if free:
+            labelled[window.name] = start_s
+        effect = "it took effect" if window.took_effect else "it had no effect"
+        bars.append(
+            _bar(
+                window.name,
+                window.from_ns,
+                window.stop_ns,
+                f"fault {window.fault}: {window.description}; {effect}",
+                str(window.fault) if free else "",
+                fault=window.fault,
+                proof=_cut(window.evidence),
+                colour=colours[window.name],
+                alpha=0.85 if window.took_effect else 0.15,
+                ink="#ffffff" if window.took_effect else INK,
+            )
+        )
+    return bars
+
+
+def _cut(evidence: str) -> str:
+    if len(evidence) <= EVIDENCE_CHARACTERS_MAX:
+        return evidence
+    return evidence[: EVIDENCE_CHARACTERS_MAX - 1] + "…"
+
+
+def _role_bars(view: RunView, whole_s: float) -> list[dict[str, Any]]:
+    lanes = view.lanes
+    if len(lanes) > STRETCHES_MAX:
+        least = sorted((lane.stop_ns - lane.start_ns for lane in lanes), reverse=True)[
+            STRETCHES_MAX
+        ]
+        lanes = tuple(lane for lane in lanes if lane.stop_ns - lane.start_ns > least)
+    bars = []
+    heights = {"leader": 0.82, "candidate": 0.5, "follower": 0.26}
+    for lane in lanes:
+        wide = (lane.stop_ns - lane.start_ns) / 1e9 >= NUMBER_SHARE_MIN * whole_s
+        term = "" if lane.term is None else f" in term {lane.term}"
+        leads = lane.role == "leader"
+        bars.append(
+            _bar(
+                lane.node,
+                lane.start_ns,
+                lane.stop_ns,
+                f"{lane.node}: {lane.role}{term}",
+                str(lane.term) if leads and wide and lane.term is not None else "",
+                colour=ROLE_COLOURS.get(lane.role, INK),
+                alpha=0.12 if lane.role == NO_ANSWER else 0.9,
+                hatch="x" if lane.role == NO_ANSWER else " ",
+                height=heights.get(lane.role, 0.5),
+            )
+        )
+    return bars
+
+
+def _bars(plot: Figure, bars: list[dict[str, Any]]) -> Any:
+    """Draw bars with their labels and tooltips; return the glyphs, None if there are no bars."""
+    if not bars:
+        return None
+    source = ColumnDataSource({name: [bar[name] for bar in bars] for name in bars[0]})
+    drawn = plot.hbar(
+        y="row", left="start", right="stop", height="height", source=source,
+        fill_color="colour", fill_alpha="alpha", line_color="colour", line_alpha=0.9,
+        hatch_pattern="hatch", hatch_color=INK, hatch_alpha=0.6, hatch_scale=7,
+        nonselection_fill_alpha="alpha", nonselection_line_alpha=0.9,
+    )  # fmt: skip
+    labelled = ColumnDataSource(
+        {
+            "x": [(bar["start"] + bar["stop"]) / 2 for bar in bars if bar["label"]],
+            "row": [bar["row"] for bar in bars if bar["label"]],
+            "label": [bar["label"] for bar in bars if bar["label"]],
+            "ink": [bar["ink"] for bar in bars if bar["label"]],
+        }
+    )
+    plot.text(
+        x="x", y="row", text="label", source=labelled, text_align="center",
+        text_baseline="middle", text_font_size="11px", text_color="ink",
+    )  # fmt: skip
+    tooltips = [("", "@text"), ("from", "@start{0.000} s"), ("for", "@length")]
+    if any(bar["proof"] for bar in bars):
+        tooltips.append(("evidence", "@proof"))
+    plot.add_tools(HoverTool(renderers=[drawn], tooltips=tooltips))
+    return drawn
+
+
+def _choosable(plot: Figure, faults: Any) -> None:
+    """Report a click on a fault to the page."""
+    if faults is None:
+        return
+    plot.add_tools(TapTool(renderers=[faults]))
+    source = faults.data_source
+    source.selected.js_on_change("indices", CustomJS(args={"source": source}, code=_NOTIFY_JS))
+
+
+# Violations: each is a diamond that leads to its page.
+
+VIOLATIONS_ROW: Final = "violations"
+VIOLATION_COLOUR: Final = "#b3202c"
+MESSAGE_CHARACTERS_MAX: Final = 160
+MARKS_MAX: Final = 500
+"""Violations that are marked: the first of each checker, as they are listed."""
+
+
+def moments(view: RunView) -> tuple[tuple[Violation, int], ...]:
+    """Return the violations with a page and a place in time: in ns since the start of the run."""
+    found = ((violation, at_ns) for violation in _shown(view) for at_ns in _moment(violation))
+    return tuple(pair for pair, _ in zip(found, range(MARKS_MAX), strict=False))
+
+
+def mark_violations(plot: Figure, view: RunView) -> None:
+    """Draw them in their row; a click opens the page."""
+    marked = moments(view)
+    if not marked:
+        return
+    source = ColumnDataSource(
+        {
+            "x": [at_ns / 1e9 for _, at_ns in marked],
+            "row": [VIOLATIONS_ROW] * len(marked),
+            "title": [title(violation.kind) for violation, _ in marked],
+            "message": [_cut_message(violation.message) for violation, _ in marked],
+            "page": [violation.page for violation, _ in marked],
+        }
+    )
+    style: dict[str, Any] = {"fill_color": VIOLATION_COLOUR, "line_color": INK, "line_width": 0.7}
+    drawn = plot.scatter(
+        x="x", y="row", source=source, marker="diamond", size=14, nonselection_fill_alpha=1.0,
+        nonselection_line_alpha=1.0, **style,
+    )  # fmt: skip
+    told = [("", "@title"), ("at", "@x{0.000} s"), ("", "@message"), ("page", "@page")]
+    plot.add_tools(HoverTool(renderers=[drawn], tooltips=told))
+    opening = OpenURL(url="@page", same_tab=True)
+    plot.add_tools(TapTool(renderers=[drawn], callback=opening))
+
+
+def _shown(view: RunView) -> Iterator[Violation]:
+    for checker in view.checkers:
+        for group in checker.groups:
+            yield from (violation for violation in group.shown if violation.page)
+
+
+def _moment(violation: Violation) -> Iterator[int]:
+    """Yield when a violation was seen, if that is known: the first answer that it names."""
+    if violation.acknowledged_ns is not None:
+        yield violation.acknowledged_ns
+        return
+    answers = [
+        row.return_ns for row in violation.around if row.marked and row.return_ns is not None
+    ]
+    if answers:
+        yield min(answers)
+
+
+def _cut_message(message: str) -> str:
+    return (
+        message
+        if len(message) <= MESSAGE_CHARACTERS_MAX
+        else message[:MESSAGE_CHARACTERS_MAX] + "…"
+    )
+
+
+# The plots.
 
 __all__ = ["Plot", "Plots", "draw", "fault_colours"]
 
@@ -73,7 +344,7 @@ def _plot(one: DrawnPlot) -> Plot:
 def _figures(context: PlotContext) -> list[DrawnPlot]:
     """Return the plots with anything to show, from the top."""
     view = context.view
-    found: list[DrawnPlot | None] = [lanes.draw_lanes(context)]
+    found: list[DrawnPlot | None] = [draw_lanes(context)]
     if view.operations.num_rows:
         found += [client_plots.draw_throughput(context), client_plots.draw_latency(context)]
         found += [client_plots.draw_errors(context), client_plots.draw_consumer_lag(context)]

@@ -14,7 +14,7 @@ from shaketable.harness.contracts.verdict import Finding
 from shaketable.harness.history.run_folder import NoPlainFileError, read_plain
 from shaketable.reports.check_page.checked_history import failing_part
 from shaketable.reports.check_page.cycle_graph import CycleGraph, cycle_graph_of
-from shaketable.reports.check_page.failing_picture import lay_out as lay_out_part
+from shaketable.reports.check_page.failing_part import lay_out as lay_out_part
 from shaketable.reports.check_page.page import part_story
 from shaketable.reports.finding_texts import title
 from shaketable.reports.plain_json import ID_MAX, mapping
@@ -48,12 +48,14 @@ from shaketable.reports.violation_page.moments import (
     ends_of,
     faults_near,
     leader_at,
+    minimal_operations,
     moment_label,
     moment_of,
     moments_of,
     next_leader,
     of_faults,
     seen_at,
+    steps_of,
     turning_points_of,
 )
 from shaketable.reports.violation_page.node_lines import (
@@ -63,9 +65,8 @@ from shaketable.reports.violation_page.node_lines import (
     lines_around,
     read_logs,
 )
-from shaketable.reports.violation_page.page_index import FOLDER
-from shaketable.reports.violation_page.steps import minimal_operations, steps_of
 from shaketable.reports.violation_page.violation_view import (
+    FOLDER,
     Entries,
     LogLines,
     Loss,

@@ -6,12 +6,19 @@ since the run's start.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
 
+import msgspec
+
+from shaketable.harness.history.run_folder import NoPlainFileError, read_plain
 from shaketable.reports.check_page.checked_history import FailingPart
 from shaketable.reports.check_page.cycle_graph import CycleGraph
-from shaketable.reports.check_page.failing_picture import Picture as PartPicture
+from shaketable.reports.check_page.failing_part import Picture as PartPicture
 from shaketable.reports.run_view import FaultRow, OperationRow, RoleSpan, Violation
 from shaketable.reports.spacetime import Picture
 
@@ -252,3 +259,63 @@ class ViolationPage:
         for row in () if self.entries is None else self.entries.rows:
             for cell in row.cells:
                 yield from cell
+
+
+# violations/index.json: the subject of each page, for readers that have no view of the run.
+
+FOLDER: Final = "violations"
+NAME: Final = re.compile(r"[0-9]{3}-[a-z0-9-]{1,40}\.html")
+"""The name of a page's file: its number and the kind of its violation."""
+FILE: Final = "index.json"
+FILE_BYTES_MAX: Final = 1 << 20
+
+
+class IndexedPage(msgspec.Struct, frozen=True):
+    """A page: its file in the folder, and its subject."""
+
+    file: str
+    checker: str = ""
+    kind: str = ""
+    key: str | None = None
+    offset: int | None = None
+
+
+class PageIndex(msgspec.Struct, frozen=True):
+    """The content of the file."""
+
+    pages: tuple[IndexedPage, ...] = ()
+
+
+def index_text(pages: Iterable[ViolationPage]) -> str:
+    """Return the file's text."""
+    rows = [
+        {
+            "file": page.name.rpartition("/")[2],
+            "checker": page.checker,
+            "kind": page.violation.kind,
+            "key": page.violation.key,
+            "offset": page.violation.offset,
+            "observed": page.is_observed,
+        }
+        for page in pages
+    ]
+    return json.dumps({"pages": rows}, indent=1) + "\n"
+
+
+def read_index(folder: Path) -> tuple[IndexedPage, ...]:
+    """Read the index of a folder of pages; empty if there is no valid one.
+
+    Pages with unexpected names and missing files are skipped.
+    """
+    try:
+        index = msgspec.json.decode(read_plain(folder / FILE, FILE_BYTES_MAX), type=PageIndex)
+    except (
+        NoPlainFileError,
+        ValueError,
+        OverflowError,
+        RecursionError,
+    ):
+        return ()
+    return tuple(
+        page for page in index.pages if NAME.fullmatch(page.file) and (folder / page.file).is_file()
+    )

@@ -16,9 +16,9 @@ from shaketable.system.broker.effects import Connection, Outbox
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.reput import Reput
 from shaketable.system.broker.topic_tables import taken_over
-from shaketable.system.raft.batch import Batch
 from shaketable.system.raft.membership import Membership, MembershipError
 from shaketable.system.raft.protocol import (
+    Batch,
     DiskFullError,
     NotLeaderError,
     PendingFullError,

@@ -18,19 +18,17 @@ from shaketable.system.broker.appender import Appender
 from shaketable.system.broker.broker_state import encode_state, snapshot_ranges
 from shaketable.system.broker.consume_queue import ConsumeQueues, UnitReader
 from shaketable.system.broker.core import Core, Dispatch
-from shaketable.system.broker.delays.delay_delivery import DelayDelivery
+from shaketable.system.broker.deliveries import DelayDelivery
 from shaketable.system.broker.effects import BrokerEffects, Connection, Outbox
-from shaketable.system.broker.expiry import DataFile, expired_end
 from shaketable.system.broker.groups.group_requests import GroupRequests
-from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.limits import BrokerConfig, DataFile, expired_end
 from shaketable.system.broker.mode import DLEDGER, Mode
 from shaketable.system.broker.reading.key_items import KeyReader
 from shaketable.system.broker.reading.reads import READ_CODES, Reads
 from shaketable.system.broker.reput import BrokerTables
 from shaketable.system.broker.sends import ConditionalSends, Sends, batch_request
 from shaketable.system.broker.topic_tables.topics import TopicConfig
-from shaketable.system.raft.batch import LogEnd
-from shaketable.system.raft.protocol import Message, Role, Snapshot
+from shaketable.system.raft.protocol import LogEnd, Message, Role, Snapshot
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command, CommandError
 from shaketable.system.remoting.requests import SendRequest

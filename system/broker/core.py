@@ -12,14 +12,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from shaketable.system.broker.consume_queue import Queue
-from shaketable.system.raft.batch import Batch, LogEnd
-from shaketable.system.raft.ledger import Ledger
-from shaketable.system.raft.log_view import LogView
+from shaketable.system.raft.ledger import Ledger, LogView
 from shaketable.system.raft.membership import Change, Membership
-from shaketable.system.raft.protocol import Effects, Message, Role, Snapshot, Token
-from shaketable.system.store.entry import iter_dispatches
-from shaketable.system.store.entry_builder import EntryBuilder
-from shaketable.system.store.entry_table import MessageTable, message_table
+from shaketable.system.raft.protocol import Batch, Effects, LogEnd, Message, Role, Snapshot, Token
+from shaketable.system.store.entry import EntryBuilder, MessageTable, iter_dispatches, message_table
 
 
 class Core(Protocol):
@@ -116,7 +112,7 @@ Dispatch = tuple[Queue, int, int, int, int, int, bytes]
 
 
 class Builder(Protocol):
-    """Encodes messages to append to the log (`system.store.entry_builder.EntryBuilder`)."""
+    """Encodes messages to append to the log (`system.store.entry.EntryBuilder`)."""
 
     end: LogEnd
 

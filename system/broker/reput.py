@@ -13,7 +13,7 @@ from typing import ClassVar
 from shaketable.system.broker.broker_state import BrokerState, decode_state, encode_state
 from shaketable.system.broker.consume_queue import ConsumeQueues, Queue, Ranges, UnitReader
 from shaketable.system.broker.core import DLEDGER_FORMAT, Dispatch, LogFormat
-from shaketable.system.broker.delays.delay_levels import (
+from shaketable.system.broker.delay_levels import (
     DELIVERED_MARK,
     DELIVERY_GROUP,
     LEVELS_MAX,
@@ -25,9 +25,8 @@ from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.reading.key_items import KeyItems, KeyReader
 from shaketable.system.broker.topic_tables import taken_over
 from shaketable.system.broker.topic_tables.topics import TopicTable
-from shaketable.system.raft.batch import Batch
 from shaketable.system.raft.ledger import Ledger
-from shaketable.system.raft.protocol import Snapshot
+from shaketable.system.raft.protocol import Batch, Snapshot
 from shaketable.system.store.broker_checkpoint import BrokerCheckpoint
 from shaketable.system.store.group_events import (
     EVENT_TOPIC,

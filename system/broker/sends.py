@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from shaketable.system.broker.appender import Appender, PendingAppend, PendingAppends
 from shaketable.system.broker.consume_queue import Queue
-from shaketable.system.broker.delays.delay_levels import (
+from shaketable.system.broker.delay_levels import (
     DELAY_MARK,
     DELIVERY_ROOM_BYTES,
     SCHEDULE_TOPIC,
@@ -19,15 +19,21 @@ from shaketable.system.broker.delays.delay_levels import (
     scheduled_properties,
     undelayed_properties,
 )
-from shaketable.system.broker.delays.send_back import DLQ_PREFIX
+from shaketable.system.broker.deliveries import DLQ_PREFIX
 from shaketable.system.broker.effects import AnyRequest, Connection, Outbox
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.topic_tables.topic_rules import Topics
 from shaketable.system.broker.topic_tables.topics import READ, RETRY_QUEUES, WRITE
-from shaketable.system.remoting.client_bodies import BatchMessage, decode_batch, joined_properties
 from shaketable.system.remoting.codes import ResponseCode
 from shaketable.system.remoting.command import Command, CommandError, send_response
-from shaketable.system.remoting.requests import ExpectedOffset, SendMessageV2, SendRequest
+from shaketable.system.remoting.requests import (
+    BatchMessage,
+    ExpectedOffset,
+    SendMessageV2,
+    SendRequest,
+    decode_batch,
+    joined_properties,
+)
 from shaketable.system.store.entry import BLANK_BYTES, ENTRY_BYTES_MAX, EntryTooLarge
 from shaketable.system.store.message import find_property, offset_message_id
 

@@ -4,7 +4,8 @@
 clients do. `BrokerGroupClient` and `AdminClient` are given the members of one DLedger group.
 """
 
-from shaketable.system.client.admin import AdminClient, AdminTimeoutError
+from dataclasses import dataclass
+
 from shaketable.system.client.connection import (
     DamagedResponseError,
     OutcomeUnknownError,
@@ -12,6 +13,8 @@ from shaketable.system.client.connection import (
     brokers,
 )
 from shaketable.system.client.group import (
+    AdminClient,
+    AdminTimeoutError,
     BatchResult,
     BrokerGroupClient,
     Metadata,
@@ -20,8 +23,12 @@ from shaketable.system.client.group import (
     commit_offset,
     committed_offset,
 )
-from shaketable.system.client.group_consumer import GroupConsumer, GroupMembership, Intervals
-from shaketable.system.client.parts import ClientParts
+from shaketable.system.client.group_consumer import (
+    ConsumeError,
+    GroupConsumer,
+    GroupMembership,
+    Intervals,
+)
 from shaketable.system.client.producer import Producer, Sent
 from shaketable.system.client.pull_consumer import (
     PullConsumer,
@@ -30,10 +37,9 @@ from shaketable.system.client.pull_consumer import (
     stored_bytes,
     tags_of,
 )
-from shaketable.system.client.queue_reader import ConsumeError
 from shaketable.system.client.routes import MessageQueue
-from shaketable.system.remoting.client_bodies import BatchMessage
 from shaketable.system.remoting.codes import ResponseCode
+from shaketable.system.remoting.requests import BatchMessage
 from shaketable.system.store.message import Message
 
 __all__ = [
@@ -67,3 +73,14 @@ __all__ = [
     "stored_bytes",
     "tags_of",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientParts:
+    """The classes that a client is made of: the correct ones, or those of a planted bug."""
+
+    group_client: type[BrokerGroupClient] = BrokerGroupClient
+    producer: type[Producer] = Producer
+    pull_consumer: type[PullConsumer] = PullConsumer
+    membership: type[GroupMembership] = GroupMembership
+    group_consumer: type[GroupConsumer] = GroupConsumer

@@ -19,10 +19,11 @@ from shaketable.system.remoting.command import (
     ONEWAY_FLAG,
     Command,
     CommandError,
+    FrameBuffer,
+    FrameError,
     decode_command,
     encode_command,
 )
-from shaketable.system.remoting.frame import FrameBuffer, FrameError
 from shaketable.system.remoting.name_server_requests import (
     ClusterInfo,
     TopicRoute,

@@ -27,15 +27,16 @@ from shaketable.system.client.connection import (
     RefusedError,
 )
 from shaketable.system.client.routes import MessageQueue, Route
-from shaketable.system.remoting.client_bodies import BatchMessage, encode_batch
 from shaketable.system.remoting.codes import RequestCode, ResponseCode, outcome_of
 from shaketable.system.remoting.command import Command, CommandError
 from shaketable.system.remoting.name_server_requests import MASTER_ID
 from shaketable.system.remoting.requests import (
+    BatchMessage,
     CreateTopic,
     DeleteTopic,
     SendMessageResponse,
     SendMessageV2,
+    encode_batch,
 )
 
 ATTEMPT_MIN_S = 0.5

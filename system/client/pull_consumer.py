@@ -22,13 +22,6 @@ from shaketable.system.client.connection import (
     RefusedError,
 )
 from shaketable.system.client.routes import MessageQueue
-from shaketable.system.remoting.client_bodies import (
-    QueueName,
-    decode_locked,
-    decode_runtime_stats,
-    decode_topic_names,
-    encode_locks,
-)
 from shaketable.system.remoting.codes import RequestCode, ResponseCode, outcome_of
 from shaketable.system.remoting.command import Command, CommandError
 from shaketable.system.remoting.requests import (
@@ -38,12 +31,17 @@ from shaketable.system.remoting.requests import (
     PullMessageResponse,
     QueryConsumerOffset,
     QueryMessage,
+    QueueName,
     QueueOffsetRequest,
     QueueOffsetResponse,
     SearchOffset,
     SendMessageBack,
     UpdateConsumerOffset,
     ViewMessage,
+    decode_locked,
+    decode_runtime_stats,
+    decode_topic_names,
+    encode_locks,
 )
 from shaketable.system.store.message import (
     TAGS,

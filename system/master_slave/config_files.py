@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from shaketable.system.broker.broker_info import group_config
-from shaketable.system.broker.delays.delay_levels import DELIVERY_GROUP, LEVELS_MAX, SCHEDULE_TOPIC
+from shaketable.system.broker.admin import group_config
+from shaketable.system.broker.delay_levels import DELIVERY_GROUP, LEVELS_MAX, SCHEDULE_TOPIC
 from shaketable.system.broker.groups.group_offsets import KEYS_MAX, OFFSETS_MAX, offset_key
 from shaketable.system.broker.reput import BrokerTables
 from shaketable.system.broker.topic_tables.topics import (

@@ -13,14 +13,14 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shaketable.system.raft.batch import Batch, LogEnd
-from shaketable.system.raft.ledger import Ledger
-from shaketable.system.raft.log_view import LogView
+from shaketable.system.raft.ledger import Ledger, LogView
 from shaketable.system.raft.membership import Change, Membership, MembershipError, MembershipLog
 from shaketable.system.raft.protocol import (
+    Batch,
     DiskFullError,
     Effects,
     EntryReader,
+    LogEnd,
     Message,
     NotLeaderError,
     PendingFullError,
@@ -29,7 +29,7 @@ from shaketable.system.raft.protocol import (
     Token,
     TransferError,
 )
-from shaketable.system.store.plain.batch import TERM, plain_end
+from shaketable.system.store.plain_commit_log import TERM, plain_end
 
 # Configuration of a master-slave broker: its role, and what a send waits for.
 
@@ -309,7 +309,7 @@ class MasterSlaveCore:
 
 
 class PlainLogView(LogView):
-    """A log whose indexes are byte positions: see `system.store.plain.batch`."""
+    """A log whose indexes are byte positions: see `system.store.plain_commit_log`."""
 
     def __init__(
         self, reader: EntryReader, begin: LogEnd, end: LogEnd, tail_bytes_max: int = 16 << 20

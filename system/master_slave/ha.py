@@ -14,7 +14,7 @@ import struct
 
 from shaketable.system.master_slave.core import MasterSlaveCore
 from shaketable.system.store.message import DamagedMessage
-from shaketable.system.store.plain.batch import plain_batch, verified_size
+from shaketable.system.store.plain_commit_log import plain_batch, verified_size
 from shaketable.system.store.segment_files import OutsideLog
 
 REPORT = struct.Struct(">q")

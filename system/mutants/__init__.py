@@ -16,7 +16,7 @@ from functools import cache
 from types import ModuleType
 
 from shaketable.system.broker.broker import Broker
-from shaketable.system.client.parts import ClientParts
+from shaketable.system.client import ClientParts
 from shaketable.system.nameserver.registry import RouteRegistry
 from shaketable.system.node.master_slave.parts import MasterSlaveParts
 from shaketable.system.raft.core import RaftCore

@@ -29,7 +29,7 @@ from shaketable.system.client.connection import (
     NameService,
     PendingCall,
 )
-from shaketable.system.client.queue_reader import QueueReader
+from shaketable.system.client.group_consumer import QueueReader
 from shaketable.system.client.routes import Route, allocate
 from shaketable.system.mutants import GROUP, Hunt, Mutant
 from shaketable.system.remoting.command import Command

@@ -7,8 +7,8 @@ from typing import ClassVar
 from shaketable.system.broker.appender import PendingAppend
 from shaketable.system.master_slave.config_files import DELAYS, OFFSETS
 from shaketable.system.master_slave.core import MasterSlaveCore
-from shaketable.system.master_slave.group_commit import GroupCommit
 from shaketable.system.master_slave.ha import MasterConnection, SlaveConnection
+from shaketable.system.master_slave.mode import GroupCommit
 from shaketable.system.mutants import MASTERS, Hunt, Mutant
 from shaketable.system.node.master_slave.config_files import (
     TABLE_REQUESTS,

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from shaketable.system.mutants import Hunt, Mutant
-from shaketable.system.raft.batch import Batch, LogEnd
-from shaketable.system.raft.protocol import Write
+from shaketable.system.raft.protocol import Batch, LogEnd, Write
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.disk import DiskFailed, File
 from shaketable.system.store.entry import ENTRY_MAGIC, HEADER, chain_crc

@@ -23,8 +23,12 @@ import trio
 from shaketable.system.node.assembly import assemble
 from shaketable.system.node.config import ConfigError, NodeConfig, load
 from shaketable.system.node.connections.link import PortInUseError, end_on_signal, flatten
-from shaketable.system.node.disks.disk_threads import DiskThreads
-from shaketable.system.node.disks.real_disk import RealDisk, StoreInUseError, lock_store
+from shaketable.system.node.disks.real_disk import (
+    DiskThreads,
+    RealDisk,
+    StoreInUseError,
+    lock_store,
+)
 from shaketable.system.node.disks.volatile_disk import VolatileDisk
 from shaketable.system.node.machine import Clock, Machine, SystemClock
 from shaketable.system.node.node import Node

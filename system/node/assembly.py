@@ -30,7 +30,7 @@ from shaketable.system.node.broker_start import (
     limits_of,
 )
 from shaketable.system.node.config import ConfigError, NodeConfig
-from shaketable.system.node.connections.reception import Reception
+from shaketable.system.node.connections.link import Reception
 from shaketable.system.node.disks.data_files import DataFiles
 from shaketable.system.node.flusher import Flusher
 from shaketable.system.node.machine import Machine
@@ -38,7 +38,7 @@ from shaketable.system.node.master_slave.assembly import assemble_master_slave
 from shaketable.system.node.master_slave.config_files import ConfigFiles
 from shaketable.system.node.members import Members
 from shaketable.system.node.node import Node, NodeParts, Replication, WriteHooks
-from shaketable.system.node.planting import planted
+from shaketable.system.node.process import planted
 from shaketable.system.node.recorder import CannotRecord, Recorder
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import Message

@@ -20,13 +20,12 @@ from shaketable.system.broker.mode import DLEDGER
 from shaketable.system.mutants import Mutant
 from shaketable.system.node.config import NodeConfig
 from shaketable.system.node.machine import Machine
-from shaketable.system.raft.batch import LogEnd
-from shaketable.system.raft.log_view import LogView
+from shaketable.system.raft.ledger import LogView
 from shaketable.system.raft.membership import Membership
-from shaketable.system.raft.protocol import EntryReader, RaftConfig, Snapshot
+from shaketable.system.raft.protocol import EntryReader, LogEnd, RaftConfig, Snapshot
 from shaketable.system.store.broker_checkpoint import BrokerCheckpoint, CheckpointFiles
 from shaketable.system.store.consume_queue_files import Queue
-from shaketable.system.store.keys.key_file import Sizes
+from shaketable.system.store.key_index import Sizes
 from shaketable.system.store.message import host_bytes
 
 UniformMs = Callable[[float, float], float]

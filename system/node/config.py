@@ -14,12 +14,12 @@ from ipaddress import AddressValueError, IPv4Address
 from pathlib import Path
 from typing import TypeVar
 
-from shaketable.system.broker.delays.delay_levels import (
+from shaketable.system.broker.delay_levels import (
     DEFAULT_LEVELS,
     DEFAULT_LEVELS_MS,
     parse_levels,
 )
-from shaketable.system.broker.expiry import HOUR_MS, ExpiryConfig
+from shaketable.system.broker.limits import HOUR_MS, ExpiryConfig
 from shaketable.system.master_slave.core import BrokerRole, MasterSlaveConfig
 from shaketable.system.master_slave.ha import BODY_BYTES_ACCEPTED_MAX
 from shaketable.system.raft.protocol import RaftConfig

@@ -1,6 +1,6 @@
 """A node's interface to its machine: disk, clock, random generators, disk threads and polling.
 
-A process gets the real ones (`system.node.__main__`, `system.node.disks.disk_threads`), a simulated
+A process gets the real ones (`system.node.__main__`, `system.node.disks.real_disk`), a simulated
 node gets simulated ones; the node's code is the same (DESIGN.md decision 9).
 """
 

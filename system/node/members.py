@@ -11,13 +11,11 @@ import trio
 from shaketable.system.broker.broker import Broker
 from shaketable.system.node.config import NodeConfig
 from shaketable.system.node.connections import wire
-from shaketable.system.node.connections.link import Link, dial, guarded, listen
-from shaketable.system.node.connections.reception import Reception
+from shaketable.system.node.connections.link import Link, Reception, dial, guarded, listen
 from shaketable.system.node.machine import Clock, sleep
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import Message
-from shaketable.system.remoting.command import CommandError, decode_command
-from shaketable.system.remoting.frame import Frame, FrameError
+from shaketable.system.remoting.command import CommandError, Frame, FrameError, decode_command
 from shaketable.system.remoting.name_server_requests import MASTER_ID
 
 PEER_CONNECTIONS_MAX = 200

@@ -19,8 +19,7 @@ from pathlib import Path
 
 import trio
 
-from shaketable.system.nameserver.kv_config import DamagedKvConfig
-from shaketable.system.nameserver.name_server import SCAN_INTERVAL_MS, NameServer
+from shaketable.system.nameserver.name_server import SCAN_INTERVAL_MS, DamagedKvConfig, NameServer
 from shaketable.system.nameserver.registry import RouteRegistry
 from shaketable.system.node.config import ConfigError
 from shaketable.system.node.connections.link import (
@@ -33,13 +32,18 @@ from shaketable.system.node.connections.link import (
     port_of,
     write_until_broken,
 )
-from shaketable.system.node.disks.disk_threads import DiskThreads
-from shaketable.system.node.disks.real_disk import RealDisk
+from shaketable.system.node.disks.real_disk import DiskThreads, RealDisk
 from shaketable.system.node.machine import Clock, SystemClock, sleep
 from shaketable.system.node.process import client_limit, raise_open_file_limit
 from shaketable.system.remoting.codes import ResponseCode
-from shaketable.system.remoting.command import Command, CommandError, decode_command, encode_command
-from shaketable.system.remoting.frame import Frame, FrameError
+from shaketable.system.remoting.command import (
+    Command,
+    CommandError,
+    Frame,
+    FrameError,
+    decode_command,
+    encode_command,
+)
 from shaketable.system.store.disk import StoreError, replace_file
 
 DEFAULT_HOST = "127.0.0.1"
@@ -273,7 +277,7 @@ def _registry_type(mutant: str) -> type[RouteRegistry]:
     if not mutant:
         return RouteRegistry
     # Imported here because a name server does not otherwise need the broker's modules.
-    from shaketable.system.node.planting import planted  # noqa: PLC0415
+    from shaketable.system.node.process import planted  # noqa: PLC0415
 
     return planted(mutant).registry
 

@@ -17,23 +17,22 @@ import msgspec
 import trio
 
 from shaketable.system.broker.broker import Broker
-from shaketable.system.broker.expiry import DataFile
+from shaketable.system.broker.limits import DataFile
 from shaketable.system.node.config import NodeConfig
 from shaketable.system.node.connections.link import (
     Link,
+    Reception,
     guarded,
     listen,
     port_of,
     write_until_broken,
 )
-from shaketable.system.node.connections.reception import Reception
 from shaketable.system.node.connections.registration import Registration, RegistrationState
 from shaketable.system.node.machine import Machine, sleep
 from shaketable.system.node.recorder import Recorder
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import Message, Role, Write
-from shaketable.system.remoting.command import Command
-from shaketable.system.remoting.frame import Frame
+from shaketable.system.remoting.command import Command, Frame
 from shaketable.system.remoting.name_server_requests import TopicConfig
 from shaketable.system.remoting.requests import SendRequest, decode_request
 from shaketable.system.store.broker_checkpoint import CheckpointFiles

@@ -1,4 +1,4 @@
-"""A node's process: its exit statuses, its limit of open files, its memory.
+"""A node's process: its exit statuses, its limit of open files, its memory, its planted bug.
 
 By its exit status a supervisor can tell which error ended a node.
 Source: the names and numbers of sysexits.h (EX_DATAERR, EX_SOFTWARE, EX_OSERR, EX_IOERR).
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import os
 import resource
 import sys
@@ -16,10 +17,13 @@ import traceback
 from pathlib import PurePath
 from typing import Final
 
+from shaketable.system import mutants
+from shaketable.system.mutants import Mutant
+from shaketable.system.node.config import ConfigError
 from shaketable.system.raft.protocol import InvariantError
 from shaketable.system.store.disk import StoreError
 from shaketable.system.store.index_units import NotContiguous
-from shaketable.system.store.plain.log import PlainLogDamaged
+from shaketable.system.store.plain_log import PlainLogDamaged
 from shaketable.system.store.segment_files import OutsideLog
 from shaketable.system.store.state_files import LogDamaged
 
@@ -153,3 +157,21 @@ def _exit() -> None:
     """Write the reason and exit, without allocating memory."""
     os.write(2, _OUT_OF_MEMORY_TEXT)
     os._exit(EXIT_NO_MEMORY)
+
+
+# Loads the planted bug that a configuration names (`shaketableMutant`, `--mutant`).
+
+log = logging.getLogger("shaketable.node")
+
+
+def planted(name: str) -> Mutant:
+    """Return the planted bug of that name, the correct parts for "". Raises ConfigError."""
+    if not name:
+        return mutants.HEALTHY
+    try:
+        mutant = mutants.load(name)
+    except KeyError:
+        known = ", ".join(mutants.names())
+        raise ConfigError(f"no mutant {name}; there are {known}") from None
+    log.warning("event=mutant name=%s", name)
+    return mutant

@@ -28,7 +28,7 @@ import msgspec
 from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.effects import BrokerEffects
 from shaketable.system.node.broker_start import BrokerStart, Readers, UniformMs
-from shaketable.system.raft.batch import Batch
+from shaketable.system.raft.protocol import Batch
 from shaketable.system.remoting.requests import SendRequest
 from shaketable.system.store.broker_checkpoint import BrokerCheckpoint
 from shaketable.system.store.consume_queue_files import Queue

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shaketable.system.raft.batch import Batch
 from shaketable.system.raft.leadership import Leadership
 from shaketable.system.raft.member_state import MemberState
 from shaketable.system.raft.membership import Change, Membership, MembershipError
 from shaketable.system.raft.protocol import (
+    Batch,
     DiskFullError,
     Effects,
     LeadershipTransfer,

@@ -10,8 +10,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 
-from shaketable.system.raft.batch import Batch
-from shaketable.system.raft.protocol import RaftConfig
+from shaketable.system.raft.protocol import Batch, RaftConfig
 
 
 class DispatchState(enum.Enum):

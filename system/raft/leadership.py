@@ -7,13 +7,13 @@ sections 4.1 (the membership in force counts), 6.2 (CheckQuorum) and 6.4 (read i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from shaketable.system.raft.batch import Batch
 from shaketable.system.raft.dispatcher import DispatchState, EntryDispatcher
 from shaketable.system.raft.ledger import Ledger
 from shaketable.system.raft.membership import Change, Membership, MembershipError, Promote, changed
 from shaketable.system.raft.protocol import (
+    Batch,
     LeadershipTransfer,
     Message,
     PushRequest,
@@ -23,8 +23,220 @@ from shaketable.system.raft.protocol import (
     Token,
     TransferError,
 )
-from shaketable.system.raft.read_rounds import ReadRounds
-from shaketable.system.raft.transfer import Transfer
+
+# Linearizable reads at a leader: rounds that prove leadership, or a lease that trusts clocks.
+#
+# Source: Ongaro's dissertation sections 6.4 (read index) and 6.4.1 (lease).
+
+ROUNDS_REMEMBERED_MAX = 256
+"""How many rounds' send times are kept; an older round, when confirmed, extends no lease."""
+
+
+class ReadRounds:
+    """Reads that wait until a majority echoes a round which was opened after they arrived.
+
+    Such an echo proves that no newer leader had committed anything when the read arrived: the
+    voters that echoed were still in this term, and a newer leader needs one of them.
+
+    With `lease_ms` each heartbeat opens a round, too. The voters that echo a round heard the
+    leader at or after it was sent, and refuse to vote for `election_timeout_min_ms` from then
+    on. So until `lease_ms` (shortened by `clock_drift_max`) after the send no other member can
+    lead, and a read needs no round. This TRUSTS CLOCKS: a read may be stale if a voter's clock
+    runs faster than the leader's by more than the margin between the two, or if the leader's
+    clock stops while the leader runs on.
+    """
+
+    __slots__ = ("_config", "_lease_from_ms", "_new", "_open", "_sent", "_was_dropped", "round")
+
+    def __init__(self, config: RaftConfig) -> None:
+        self._config = config
+        self.round = 0
+        self._new: list[tuple[Token, int]] = []
+        self._open: deque[tuple[int, Token, int]] = deque()  # (round, token, read index)
+        self._sent: deque[tuple[int, float]] = deque(maxlen=ROUNDS_REMEMBERED_MAX)
+        self._lease_from_ms = float("-inf")
+        self._was_dropped = config.lease_ms <= 0
+
+    @property
+    def waiting(self) -> int:
+        """How many reads wait for confirmation."""
+        return len(self._new) + len(self._open)
+
+    def ask(self, token: Token, read_index: int) -> None:
+        """Add a read to the next round, which is opened after the read arrived."""
+        self._new.append((token, read_index))
+
+    def open(self, now_ms: float) -> bool:
+        """Open a round for the new reads unless one is under way; True if it was opened."""
+        if not self._new or self._open:
+            return False
+        self._begin_round(now_ms)
+        self._open.extend((self.round, token, at) for token, at in self._new)
+        self._new.clear()
+        return True
+
+    def heartbeat(self, now_ms: float) -> None:
+        """Open a round for the heartbeat that is about to be sent, if leases are used."""
+        if not self._was_dropped:
+            self._begin_round(now_ms)
+
+    def confirmed(self, confirmed_round: int, commit_index: int) -> list[Token]:
+        """Return the reads that may be served, now that a majority echoed `confirmed_round`.
+
+        The lease is extended from the round's send time, not from that of its echoes.
+        """
+        while self._sent and self._sent[0][0] <= confirmed_round:
+            self._lease_from_ms = self._sent.popleft()[1]
+        ready: list[Token] = []
+        waiting = self._open
+        while waiting and waiting[0][0] <= confirmed_round and waiting[0][2] <= commit_index:
+            ready.append(waiting.popleft()[1])
+        return ready
+
+    @property
+    def needs_confirmation(self) -> bool:
+        """True if a read or the lease waits for a round to be echoed."""
+        return bool(self._open or self._sent)
+
+    def holds_lease(self, now_ms: float) -> bool:
+        """True while no other member can lead, if clocks are right."""
+        if self._was_dropped:
+            return False
+        lease_ms = self._config.lease_ms * (1 - self._config.clock_drift_max)
+        return now_ms - self._lease_from_ms < lease_ms
+
+    def drop_lease(self) -> None:
+        """Give up the lease for the rest of the term: a transfer was started.
+
+        Even after the transfer is given up: its vote requests may arrive much later, and voters
+        grant them although they still hear this leader.
+        """
+        self._was_dropped = True
+        self._sent.clear()
+
+    def unserved(self) -> list[Token]:
+        """Return all reads that were not served."""
+        return [token for _, token, _ in self._open] + [token for token, _ in self._new]
+
+    def _begin_round(self, now_ms: float) -> None:
+        self.round += 1
+        if not self._was_dropped:
+            self._sent.append((self.round, now_ms))
+
+
+# Leadership transfer: which voters may take over, and the transfer under way.
+#
+# Source: Ongaro's dissertation section 3.10; DLedger's LEADERSHIP_TRANSFER and
+# preferredLeaderIds (DLEDGER.md section C.3, C.6).
+
+
+class Transfer:
+    """A leader's transfers in one term, one at a time. Times in milliseconds.
+
+    While `target` is set the leader takes no appends, so that the target can catch up. A
+    leader that `must_step_down` (its disk fails) does not first wait to commit everything.
+    """
+
+    __slots__ = (
+        "_config",
+        "_due_ms",
+        "_failed_ms",
+        "_member",
+        "_preferred_due_ms",
+        "must_step_down",
+        "target",
+    )
+
+    def __init__(self, config: RaftConfig, member: str, now_ms: float) -> None:
+        self._config = config
+        self._member = member
+        self.target: str | None = None
+        self.must_step_down = False
+        self._due_ms = 0.0
+        self._failed_ms: dict[str, float] = {}  # by member, when its last transfer failed
+        self._preferred_due_ms = now_ms + config.preferred_check_ms
+
+    @property
+    def due_ms(self) -> float | None:
+        """When the transfer under way times out, None if there is none."""
+        return None if self.target is None else self._due_ms
+
+    def start(self, target: str, now_ms: float, *, must_step_down: bool) -> None:
+        """Start a transfer to `target`."""
+        self.target, self.must_step_down = target, must_step_down
+        self._due_ms = now_ms + self._config.transfer_timeout_ms
+
+    def give_up(self, now_ms: float) -> bool:
+        """End a transfer that timed out; True if it was ended now."""
+        if self.target is None or now_ms < self._due_ms:
+            return False
+        self._failed_ms[self.target] = now_ms
+        self.target = None
+        return True
+
+    def require(self, dispatcher: EntryDispatcher, end_index: int, now_ms: float) -> None:
+        """Raise TransferError with the reason if that voter cannot take over soon."""
+        lag = end_index - dispatcher.match_index
+        if lag > self._config.transfer_lag_entries_max:
+            raise TransferError(f"{dispatcher.peer} is {lag} entries behind")
+        silent_ms = now_ms - dispatcher.last_contact_ms
+        if silent_ms > self._config.election_timeout_min_ms:
+            raise TransferError(f"{dispatcher.peer} has been silent for {silent_ms:.0f} ms")
+
+    def nearest(self, voting: Iterable[EntryDispatcher], now_ms: float) -> EntryDispatcher | None:
+        """Return the responsive voter with the smallest lag, None if none responds.
+
+        A voter to which a transfer failed recently is the last choice.
+        """
+        oldest_ms = now_ms - self._config.election_timeout_min_ms
+        responsive = [voter for voter in voting if voter.last_contact_ms >= oldest_ms]
+        return max(
+            responsive,
+            key=lambda voter: (not self._has_failed(voter, now_ms), voter.match_index),
+            default=None,
+        )
+
+    def best(
+        self, voting: Iterable[EntryDispatcher], end_index: int, now_ms: float
+    ) -> EntryDispatcher | None:
+        """Return the most up-to-date voter that can take over, None if there is none."""
+        able = [voter for voter in voting if self._may_ask(voter, end_index, now_ms)]
+        return max(able, key=lambda voter: voter.match_index, default=None)
+
+    def preferred(
+        self, voting: Iterable[EntryDispatcher], end_index: int, now_ms: float
+    ) -> EntryDispatcher | None:
+        """Return a preferred voter that can take over; checked each `preferred_check_ms`.
+
+        Only a voter that comes before this member in `preferred_leaders`, so that two members
+        never transfer the leadership back and forth.
+        """
+        if now_ms < self._preferred_due_ms:
+            return None
+        self._preferred_due_ms = now_ms + self._config.preferred_check_ms
+        by_name = {voter.peer: voter for voter in voting}
+        for name in self._config.preferred_leaders:
+            if name == self._member:
+                return None
+            if name in by_name and self._may_ask(by_name[name], end_index, now_ms):
+                return by_name[name]
+        return None
+
+    def _may_ask(self, voter: EntryDispatcher, end_index: int, now_ms: float) -> bool:
+        if self._has_failed(voter, now_ms):
+            return False
+        try:
+            self.require(voter, end_index, now_ms)
+        except TransferError:
+            return False
+        return True
+
+    def _has_failed(self, voter: EntryDispatcher, now_ms: float) -> bool:
+        failed_ms = self._failed_ms.get(voter.peer)
+        return failed_ms is not None and now_ms - failed_ms < self._config.transfer_retry_ms
+
+
+# The leader.
 
 Send = Callable[[str, Message], None]
 

@@ -10,11 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
 from shaketable.system.raft.dispatcher import EntryDispatcher
-from shaketable.system.raft.elector import DiskHealth, Elector, is_up_to_date
-from shaketable.system.raft.follower import Follower
-from shaketable.system.raft.leadership import Leadership
-from shaketable.system.raft.ledger import Ledger
-from shaketable.system.raft.log_view import LogView
+from shaketable.system.raft.leadership import Leadership, ReadRounds, Transfer
+from shaketable.system.raft.ledger import Ledger, LogView
 from shaketable.system.raft.membership import Membership, MembershipLog
 from shaketable.system.raft.protocol import (
     Effects,
@@ -31,8 +28,196 @@ from shaketable.system.raft.protocol import (
     VoteRequest,
     VoteResponse,
 )
-from shaketable.system.raft.read_rounds import ReadRounds
-from shaketable.system.raft.transfer import Transfer
+
+# Who may lead: vote counting, the comparison of logs, and the health of the disk.
+#
+# Source: Raft sections 5.2 and 5.4.1; dissertation sections 4.2.3 and 9.6; DLedger's
+# DLedgerLeaderElector, but without its ledger check before the term check (DLEDGER.md E5).
+
+
+class Elector:
+    """The votes that a candidate has received in one pre-vote or election."""
+
+    __slots__ = ("_votes", "pre_vote", "term")
+
+    def __init__(self) -> None:
+        self._votes: dict[str, None] = {}
+        self.term = -1
+        self.pre_vote = True
+
+    def start(self, member: str, term: int, *, pre_vote: bool) -> None:
+        """Start a new count with the candidate's own vote."""
+        self._votes = {member: None}
+        self.term, self.pre_vote = term, pre_vote
+
+    def granted(self, voter: str, term: int, *, pre_vote: bool) -> None:
+        """Record a vote; one for another term or another kind of count is ignored."""
+        if (term, pre_vote) == (self.term, self.pre_vote):
+            self._votes[voter] = None
+
+    def is_won(self, membership: Membership) -> bool:
+        """True with the votes of a majority of the voters; learners' votes do not count."""
+        return sum(voter in self._votes for voter in membership.voters) >= membership.quorum
+
+
+def is_up_to_date(request: VoteRequest, end_term: int, end_index: int) -> bool:
+    """True if the candidate's log is at least as up to date as ours (Raft section 5.4.1).
+
+    The last term is compared first: a longer log of an older term may lack committed entries.
+    """
+    return (request.last_term, request.last_index) >= (end_term, end_index)
+
+
+# A disk allows a member to lead neither while it is full, nor while syncs stall.
+#
+# Source: DLEDGER.md E15 (dledger#287: a node whose disk is dead keeps the leadership).
+
+
+class DiskHealth:
+    """What the shell reported about the disk, and how long writes have waited to be durable.
+
+    A disk stalls if writes are waiting and no sync has made progress for `disk_stall_max_ms`.
+    """
+
+    __slots__ = ("_config", "_waiting_seq", "_waiting_since_ms", "is_full")
+
+    def __init__(self, config: RaftConfig) -> None:
+        self._config = config
+        self.is_full = False
+        self._waiting_seq = 0  # the writes up to here have waited since then
+        self._waiting_since_ms = float("inf")
+
+    def written(self, write_seq: int, now_ms: float) -> None:
+        """Note that writes up to `write_seq` were handed to the shell."""
+        if self._waiting_since_ms == float("inf"):
+            self._waiting_seq, self._waiting_since_ms = write_seq, now_ms
+
+    def synced(self, synced_seq: int, write_seq: int, now_ms: float) -> None:
+        """Note that of the writes up to `write_seq`, those up to `synced_seq` are durable."""
+        if synced_seq >= write_seq:
+            self._waiting_since_ms = float("inf")
+        elif synced_seq >= self._waiting_seq:
+            self._waiting_seq, self._waiting_since_ms = write_seq, now_ms
+
+    def is_stalled(self, now_ms: float) -> bool:
+        """True if writes have waited too long to become durable."""
+        return now_ms - self._waiting_since_ms > self._config.disk_stall_max_ms
+
+    def may_lead(self, now_ms: float) -> bool:
+        """True if the disk allows this member to lead."""
+        return not self.is_full and not self.is_stalled(now_ms)
+
+
+# A follower: how it handles its leader's pushes and snapshots.
+#
+# Source: Raft figure 2 (AppendEntries, receiver implementation) and section 7
+# (InstallSnapshot); DLedgerEntryPusher.EntryHandler, but without its unchecked commit index and
+# separate truncation (DLEDGER.md E3, E4).
+
+
+class Follower:
+    """A follower's volatile state for one leader in one term.
+
+    `matched_index`: entries up to here are known to equal the leader's; at first the committed
+    ones (Leader Completeness). `has_agreed`: a push has passed the consistency check; nothing is
+    acknowledged before. `read_round`: the leader's latest round, to be echoed.
+    """
+
+    __slots__ = ("_ledger", "_member", "_term", "has_agreed", "matched_index", "read_round")
+
+    def __init__(self, ledger: Ledger, member: str, term: int) -> None:
+        self._ledger = ledger
+        self._member = member
+        self._term = term
+        self.matched_index = ledger.commit_index
+        self.has_agreed = False
+        self.read_round = 0
+
+    def take_push(self, push: PushRequest, *, is_full: bool) -> PushResponse | None:
+        """Append the leader's entries; return the response, None if it must wait for a sync.
+
+        On a full disk no entry is taken, and the response reports what is held. Raises
+        InvariantError if the leader lacks an entry that is committed here.
+        """
+        self.read_round = max(self.read_round, push.read_round)
+        ledger = self._ledger
+        if not ledger.agrees_at(push.prev_index, push.prev_term, push.prev_position):
+            return self._refusal(push.prev_index, push.prev_term)
+        self.has_agreed = True
+        batches = () if is_full else push.batches
+        for batch in batches:
+            ledger.accept(batch)
+        last = batches[-1].last_index if batches else push.prev_index
+        self.matched_index = max(self.matched_index, last)
+        ledger.commit(self._commit_point(push))
+        if not batches or ledger.durable_index >= last:
+            return self.acknowledgement()
+        return None
+
+    def take_snapshot(self, request: SnapshotRequest, *, is_full: bool) -> Snapshot | None:
+        """Install the leader's snapshot; return it if it replaced the log.
+
+        If the log holds the snapshot's last entry, the log is kept (Raft section 7, step 6).
+        Raises InvariantError if the snapshot contradicts what is committed here.
+        """
+        self.read_round = max(self.read_round, request.read_round)
+        ledger, end = self._ledger, request.snapshot.end
+        agrees = ledger.agrees_at(end.index, end.term, end.position)
+        if not agrees and is_full:
+            return None
+        if not agrees:
+            ledger.install(request.snapshot)
+        self.has_agreed = True
+        self.matched_index = max(self.matched_index, end.index)
+        ledger.commit(end.index)
+        return None if agrees else request.snapshot
+
+    def acknowledgement(self) -> PushResponse:
+        """Return the response with the last index that is durable here and matches the leader."""
+        match = self._acknowledged_match()
+        return PushResponse(self._term, self._member, True, match, self.read_round)
+
+    # ---- decisions, each in its own method so that a planted bug can override it --------
+
+    def _commit_point(self, push: PushRequest) -> int:
+        """Return the new commit index: never beyond what is known to equal the leader's log.
+
+        Entries after `matched_index` may be an older leader's, although the leader has committed
+        others at these indices (Raft figure 2, step 5; DLEDGER.md E4).
+        """
+        return min(push.commit_index, self.matched_index)
+
+    def _acknowledged_match(self) -> int:
+        """Return the index up to which our entries may count towards a majority: durable ones."""
+        return min(self._ledger.durable_index, self.matched_index)
+
+    def _hint(self, prev_index: int, prev_term: int) -> int:
+        """Return where the leader should compare next: our last entry of a term <= `prev_term`.
+
+        Our entries of larger terms cannot match, so that whole terms are skipped at a time.
+        """
+        return self._ledger.log.last_at_most(prev_index, prev_term)
+
+    def _refusal(self, prev_index: int, prev_term: int) -> PushResponse:
+        log = self._ledger.log
+        hint = self._hint(prev_index, prev_term)
+        if hint < log.start.index:
+            raise InvariantError(
+                f"entries up to {log.start.index} are committed, the leader has others at {hint}"
+            )
+        return PushResponse(
+            self._term,
+            self._member,
+            False,
+            self._acknowledged_match(),
+            self.read_round,
+            prev_index,
+            hint,
+            log.term_at(hint),
+        )
+
+
+# The member.
 
 UniformMs = Callable[[float, float], float]
 """Returns a random number of milliseconds between two bounds: the core's only randomness."""

@@ -35,9 +35,9 @@ from shaketable.system.sim.rules.client_history import (
     UNKNOWN,
     Operation,
     check_blame,
+    check_filled,
 )
 from shaketable.system.sim.rules.invariants import Invariants
-from shaketable.system.sim.rules.pulls import check_filled
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.run_trace import Counts
 from shaketable.system.sim.schedules.random_streams import RandomStreams

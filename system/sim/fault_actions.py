@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Generic, Protocol, TypeVar
 
 from shaketable.system.raft.protocol import Role, RoleChange
-from shaketable.system.sim.broken_starts.file_damage import REBUILT
 from shaketable.system.sim.disk import Platter, SimDisk
 from shaketable.system.sim.event_heap import EventHeap
 from shaketable.system.sim.network import Link
@@ -18,6 +17,7 @@ from shaketable.system.sim.schedules.faults import (
     ALL,
     FOLLOWER,
     LEADER,
+    REBUILT,
     AddMember,
     AnyFault,
     BitRot,

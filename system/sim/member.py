@@ -21,14 +21,14 @@ from shaketable.system.broker.mode import DLEDGER
 from shaketable.system.broker.topic_tables.taken_over import plain_dispatches, upgraded_snapshot
 from shaketable.system.mutants import Mutant
 from shaketable.system.node.disks.data_files import DataFiles
-from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.core import RaftCore
-from shaketable.system.raft.log_view import LogView
+from shaketable.system.raft.ledger import LogView
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import (
     Append,
     Install,
     LeadershipTransfer,
+    LogEnd,
     Message,
     RaftConfig,
     Role,
@@ -44,29 +44,27 @@ from shaketable.system.sim.disk import PowerLoss, SimDisk
 from shaketable.system.sim.event_heap import EventHeap
 from shaketable.system.sim.initial_disks.older_stores import OlderStores
 from shaketable.system.sim.initial_disks.plain_messages import PlainMessages
-from shaketable.system.sim.key_queries import KeyQueries
+from shaketable.system.sim.key_queries import KeyQueries, PositionViews
 from shaketable.system.sim.network import Network
-from shaketable.system.sim.position_views import PositionViews
-from shaketable.system.sim.rules.bounds import (
-    check_answered,
-    check_bounds,
-    check_handles,
-    check_transfer,
-)
-from shaketable.system.sim.rules.checkpoints import (
-    check_loaded,
-    check_saved,
-    check_watermark,
-    watermark_of,
-)
-from shaketable.system.sim.rules.elections import (
+from shaketable.system.sim.rules.invariants import (
+    Invariants,
     check_campaign,
     check_no_lease,
     check_sent,
     check_stalled,
+    check_start,
 )
-from shaketable.system.sim.rules.invariants import Invariants, check_start
-from shaketable.system.sim.rules.replication import Steps
+from shaketable.system.sim.rules.replication import (
+    Steps,
+    check_answered,
+    check_bounds,
+    check_handles,
+    check_loaded,
+    check_saved,
+    check_transfer,
+    check_watermark,
+    watermark_of,
+)
 from shaketable.system.sim.rules.shadow import Shadow
 from shaketable.system.sim.run_trace import Counts, Trace, describe, numbers_of
 from shaketable.system.sim.schedules.random_streams import RandomStreams
@@ -74,7 +72,7 @@ from shaketable.system.sim.schedules.schedule import Settings
 from shaketable.system.store.broker_checkpoint import BrokerCheckpoint, CheckpointFiles
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.disk import DiskFull, StoreError
-from shaketable.system.store.keys.key_file import Sizes
+from shaketable.system.store.key_index import Sizes
 from shaketable.system.store.log_writer import FLUSH_INTERVAL_MS, AckPolicy, LogWriter
 from shaketable.system.store.segment_files import OutsideLog
 

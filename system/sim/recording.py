@@ -18,7 +18,7 @@ import msgspec
 from shaketable.system import mutants
 from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.effects import BrokerEffects
-from shaketable.system.broker.expiry import DataFile
+from shaketable.system.broker.limits import DataFile
 from shaketable.system.node.broker_start import BrokerStart, Readers, build_broker
 from shaketable.system.node.recorder import (
     INPUTS,
@@ -28,9 +28,9 @@ from shaketable.system.node.recorder import (
     digest_of_checkpoint,
     read_records,
 )
-from shaketable.system.raft.batch import Batch
 from shaketable.system.raft.protocol import (
     Append,
+    Batch,
     Compact,
     Install,
     Message,

@@ -18,10 +18,9 @@ from shaketable.system.sim.broken_starts.broken_folders import (
     check_bit_flips,
     check_broken_starts,
     check_out_of_range,
+    check_recovery,
 )
 from shaketable.system.sim.broken_starts.broken_hints import check_hints
-from shaketable.system.sim.broken_starts.broken_recovery import check_recovery
-from shaketable.system.sim.broken_starts.file_damage import ALWAYS_DETECTED, REBUILT, damage_file
 from shaketable.system.sim.clients import TOPIC_BYTES, Clients, stored_numbers
 from shaketable.system.sim.disk import PowerLoss
 from shaketable.system.sim.event_heap import EventHeap
@@ -29,12 +28,10 @@ from shaketable.system.sim.fault_actions import RESTART_AFTER_MS, FaultActions
 from shaketable.system.sim.group_operator import REFUSED_CONNECTION, Operator
 from shaketable.system.sim.initial_disks.older_stores import OlderStores
 from shaketable.system.sim.initial_disks.plain_messages import PlainMessages
-from shaketable.system.sim.key_queries import KeyQueries, random_group_key
+from shaketable.system.sim.key_queries import CONNECTION as VIEWS
+from shaketable.system.sim.key_queries import KeyQueries, PositionViews, random_group_key
 from shaketable.system.sim.member import PLAIN_FOLDER, ROOT, SimMember
 from shaketable.system.sim.network import Network
-from shaketable.system.sim.position_views import CONNECTION as VIEWS
-from shaketable.system.sim.position_views import PositionViews
-from shaketable.system.sim.rules.checkpoints import check_blames_no_disk
 from shaketable.system.sim.rules.client_history import (
     APPEND,
     OK,
@@ -43,9 +40,10 @@ from shaketable.system.sim.rules.client_history import (
     check_refusals,
 )
 from shaketable.system.sim.rules.invariants import Invariants
+from shaketable.system.sim.rules.replication import check_blames_no_disk
 from shaketable.system.sim.rules.violation import Violated, Violation
 from shaketable.system.sim.run_trace import Counts, Trace
-from shaketable.system.sim.schedules.faults import DamageFile
+from shaketable.system.sim.schedules.faults import ALWAYS_DETECTED, REBUILT, DamageFile, damage_file
 from shaketable.system.sim.schedules.random_streams import RandomStreams
 from shaketable.system.sim.schedules.schedule import (
     Options,

@@ -18,11 +18,10 @@ from typing import Protocol
 
 import msgspec
 
-from shaketable.system.raft.batch import LogEnd
+from shaketable.system.raft.protocol import LogEnd
 from shaketable.system.store.consume_queue_files import FILE_BYTES, ConsumeQueueFiles, Queue
 from shaketable.system.store.disk import Disk, StoreError, read_file, replace_file
-from shaketable.system.store.keys.key_file import KeyItem, Sizes
-from shaketable.system.store.keys.key_index import KeyFile, KeyIndex
+from shaketable.system.store.key_index import KeyFile, KeyIndex, KeyItem, Sizes
 from shaketable.system.store.segment_files import OutsideLog
 
 STORE_CHECKPOINT_BYTES = 4096

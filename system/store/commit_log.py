@@ -12,9 +12,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.membership import Membership
-from shaketable.system.raft.protocol import Snapshot
+from shaketable.system.raft.protocol import Batch, LogEnd, Snapshot
 from shaketable.system.store.disk import Disk, DiskFailed, DiskFull, StoreError
 from shaketable.system.store.entry import BLANK, BLANK_BYTES, BLANK_MAGIC
 from shaketable.system.store.index_units import (
@@ -26,7 +25,7 @@ from shaketable.system.store.index_units import (
     read_log_end,
     read_unit,
 )
-from shaketable.system.store.plain.log import PlainLog, remove_plain_log, upgrade_plain_log
+from shaketable.system.store.plain_log import PlainLog, remove_plain_log, upgrade_plain_log
 from shaketable.system.store.recovery import LogScan, recover
 from shaketable.system.store.segment_files import OutsideLog, SegmentFiles
 from shaketable.system.store.state_files import (

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
-from shaketable.system.raft.batch import ENTRY_HEADER_BYTES, Batch, LogEnd
+from shaketable.system.raft.protocol import ENTRY_HEADER_BYTES, Batch, LogEnd
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.disk import Disk, File, StoreError, read_file
 from shaketable.system.store.entry import (

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from shaketable.system.raft.batch import ENTRY_HEADER_BYTES, Batch, LogEnd
+from shaketable.system.raft.protocol import ENTRY_HEADER_BYTES, Batch, LogEnd
 from shaketable.system.store.disk import StoreError
 from shaketable.system.store.entry import BLANK_BYTES, ENTRY_MAGIC
 from shaketable.system.store.group_events import (

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Literal, Protocol
 
-from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.protocol import (
     Append,
+    Batch,
     Compact,
     Install,
+    LogEnd,
     SaveState,
     Snapshot,
     Truncate,

@@ -11,8 +11,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from shaketable.system.raft.batch import ENTRY_HEADER_BYTES, LogEnd
 from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import ENTRY_HEADER_BYTES, LogEnd
 from shaketable.system.store.entry import (
     BLANK,
     BLANK_BYTES,

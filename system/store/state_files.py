@@ -16,9 +16,8 @@ from typing import Self
 
 import msgspec
 
-from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.membership import Membership
-from shaketable.system.raft.protocol import Snapshot
+from shaketable.system.raft.protocol import LogEnd, Snapshot
 from shaketable.system.store.disk import Disk, File, StoreError, read_file, replace_file
 
 _NODE_ID = re.compile(r"[A-Za-z0-9_.-]+")

@@ -15,9 +15,8 @@ from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.node.broker_start import BrokerStart, Readers, build_broker
 from shaketable.system.node.recorder import Recorder
-from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.membership import Membership
-from shaketable.system.raft.protocol import RaftConfig
+from shaketable.system.raft.protocol import Batch, LogEnd, RaftConfig
 from shaketable.system.remoting.requests import SendMessageV2, SendRequest
 from shaketable.system.sim.recording import replay
 from shaketable.system.store.consume_queue_files import Queue

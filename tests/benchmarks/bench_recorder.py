@@ -6,8 +6,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from shaketable.harness.history.recorder import Recorder
-from shaketable.harness.history.segments import read_segment
+from shaketable.harness.history.segments import Recorder, read_segment
 
 OPERATIONS = 100_000
 GOAL_HZ = 20_000

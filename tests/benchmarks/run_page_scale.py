@@ -19,8 +19,8 @@ from pathlib import Path
 from random import Random
 
 from shaketable.harness.history.export import export
-from shaketable.harness.history.recorder import Recorder
 from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.history.segments import Recorder
 from shaketable.reports.run_page import html
 from shaketable.reports.run_page.chosen_operations import choose
 from shaketable.reports.run_page.view import build_view

@@ -6,11 +6,12 @@ import pytest
 
 from shaketable.system.broker.broker import Broker, BrokerEffects
 from shaketable.system.broker.limits import BrokerConfig
-from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.core import RaftCore
-from shaketable.system.raft.log_view import LogView
+from shaketable.system.raft.ledger import LogView
 from shaketable.system.raft.protocol import (
     Append,
+    Batch,
+    LogEnd,
     PushRequest,
     PushResponse,
     RaftConfig,
@@ -18,15 +19,21 @@ from shaketable.system.raft.protocol import (
     VoteResponse,
 )
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
-from shaketable.system.remoting.command import ONEWAY_FLAG, Command, decode_command, encode_command
-from shaketable.system.remoting.frame import Frame, FrameBuffer
+from shaketable.system.remoting.command import (
+    ONEWAY_FLAG,
+    Command,
+    Frame,
+    FrameBuffer,
+    decode_command,
+    encode_command,
+)
 from shaketable.system.remoting.requests import (
     PullMessage,
     QueueOffsetRequest,
     SendMessageV2,
     decode_request,
 )
-from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.entry import EntryBuilder
 from shaketable.system.store.message import walk_messages
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])

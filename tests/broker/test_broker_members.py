@@ -17,7 +17,6 @@ from broker_group import (
 
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.node.connections import wire
-from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.membership import (
     MEMBERS_MAX,
     AddLearner,
@@ -25,10 +24,9 @@ from shaketable.system.raft.membership import (
     MembershipError,
     changed,
 )
-from shaketable.system.raft.protocol import RaftConfig, Role, Snapshot, SnapshotRequest
+from shaketable.system.raft.protocol import LogEnd, RaftConfig, Role, Snapshot, SnapshotRequest
 from shaketable.system.remoting.codes import RequestCode, ResponseCode, outcome_of
-from shaketable.system.remoting.command import Command
-from shaketable.system.remoting.frame import HEADER_BYTES_MAX
+from shaketable.system.remoting.command import HEADER_BYTES_MAX, Command
 from shaketable.system.store.group_events import decode_membership
 from shaketable.system.store.message import walk_messages
 

@@ -7,10 +7,14 @@ from broker_group import FILE_BYTES, HOST, BrokerGroup, about, max_offset, pull,
 
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.raft.protocol import PushRequest, RaftConfig
-from shaketable.system.remoting.client_bodies import BatchMessage, decode_batch, encode_batch
 from shaketable.system.remoting.codes import RequestCode, ResponseCode, outcome_of
 from shaketable.system.remoting.command import ONEWAY_FLAG, Command, CommandError
-from shaketable.system.remoting.requests import SendMessageV2
+from shaketable.system.remoting.requests import (
+    BatchMessage,
+    SendMessageV2,
+    decode_batch,
+    encode_batch,
+)
 from shaketable.system.store.message import offset_message_id, walk_messages
 
 BIG_FILES = BrokerConfig(data_file_bytes=1 << 20, store_host=HOST)

@@ -21,10 +21,8 @@ from broker_group import (
 
 from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.broker_state import decode_state
-from shaketable.system.broker.expiry import DataFile, ExpiryConfig, expired_end
-from shaketable.system.broker.limits import BrokerConfig
-from shaketable.system.raft.batch import LogEnd
-from shaketable.system.raft.protocol import RaftConfig, SnapshotRequest
+from shaketable.system.broker.limits import BrokerConfig, DataFile, ExpiryConfig, expired_end
+from shaketable.system.raft.protocol import LogEnd, RaftConfig, SnapshotRequest
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.store.broker_checkpoint import BrokerCheckpoint
 from shaketable.system.store.message import walk_messages

@@ -6,7 +6,7 @@ import struct
 
 from broker_group import FILE_BYTES, BrokerGroup, Member, about, max_offset, min_offset, pull, send
 
-from shaketable.system.broker.expiry import DataFile
+from shaketable.system.broker.limits import DataFile
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.store.message import Message, encode_message, walk_messages
 

@@ -11,12 +11,12 @@ from unittest.mock import patch
 from checkpoint_life import FOLDER, ROOT, T0_MS, Life, Log, Node
 
 from shaketable.system.broker.broker_state import BrokerState, encode_state, ranges_of
-from shaketable.system.raft.batch import LogEnd
+from shaketable.system.raft.protocol import LogEnd
 from shaketable.system.sim.disk import SimDisk
 from shaketable.system.store import broker_checkpoint
 from shaketable.system.store.broker_checkpoint import CheckpointFiles
 from shaketable.system.store.disk import DiskFailed, DiskFull, StoreError, replace_file
-from shaketable.system.store.keys.key_file import Sizes
+from shaketable.system.store.key_index import Sizes
 
 
 def saved_life() -> Life:

@@ -21,8 +21,7 @@ from shaketable.system.sim.disk import PowerLoss
 from shaketable.system.store.broker_checkpoint import BrokerCheckpoint, CheckpointFiles
 from shaketable.system.store.consume_queue_files import ConsumeQueueFiles
 from shaketable.system.store.disk import StoreError
-from shaketable.system.store.keys.key_file import KeyFileWriter
-from shaketable.system.store.keys.key_index import KeyIndex
+from shaketable.system.store.key_index import KeyFileWriter, KeyIndex
 from shaketable.system.store.segment_files import OpenFiles
 
 

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shaketable.system.raft.batch import ENTRY_HEADER_BYTES, LogEnd
-from shaketable.system.store.entry import HEADER, iter_dispatches
-from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.raft.protocol import ENTRY_HEADER_BYTES, LogEnd
+from shaketable.system.store.entry import HEADER, EntryBuilder, iter_dispatches
 from shaketable.system.store.message import (
     Message,
     encode_message,

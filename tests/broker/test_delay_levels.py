@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shaketable.system.broker.delays.delay_levels import (
+from shaketable.system.broker.delay_levels import (
     DEFAULT_LEVELS_MS,
     DELAY_MARK,
     DELIVERED_MARK,

@@ -11,13 +11,12 @@ from consumer_requests import pull_of, send_with
 from group_requests import commit
 
 from shaketable.system.broker.broker_state import decode_state
-from shaketable.system.broker.delays.delay_levels import DELIVERY_GROUP, SCHEDULE_TOPIC
+from shaketable.system.broker.delay_levels import DELIVERY_GROUP, SCHEDULE_TOPIC
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.raft.protocol import RaftConfig
-from shaketable.system.remoting.client_bodies import BatchMessage, encode_batch
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command
-from shaketable.system.remoting.requests import SendMessageV2
+from shaketable.system.remoting.requests import BatchMessage, SendMessageV2, encode_batch
 from shaketable.system.store.message import Message, encode_message, find_property, walk_messages
 
 CONFIG = BrokerConfig(data_file_bytes=FILE_BYTES, store_host=HOST, delay_levels_ms=(1000, 5000))

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from shaketable.system.broker.broker_state import BrokerState, DamagedBrokerState
 from shaketable.system.broker.consume_queue import Ranges
 from shaketable.system.broker.event_log import EventLog
-from shaketable.system.broker.expiry import DataFile, ExpiryConfig
 from shaketable.system.broker.groups import offset_commits
 from shaketable.system.broker.groups.group_offsets import OffsetTable
 from shaketable.system.broker.groups.offset_commits import encode_bodies
-from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.limits import BrokerConfig, DataFile, ExpiryConfig
 from shaketable.system.broker.reput import BrokerTables
 from shaketable.system.raft.protocol import DiskFullError, PushResponse, Role
 from shaketable.system.remoting.codes import RequestCode, ResponseCode

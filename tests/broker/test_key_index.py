@@ -15,10 +15,17 @@ from hypothesis import strategies as st
 
 from shaketable.system.broker.reading.key_items import KeyItems
 from shaketable.system.sim.disk import PowerLoss, SimDisk
+from shaketable.system.store import key_index
 from shaketable.system.store.disk import DiskFailed, DiskFull
-from shaketable.system.store.keys import key_index
-from shaketable.system.store.keys.key_file import Sizes, hashed_keys, key_hash
-from shaketable.system.store.keys.key_index import KeyFile, KeyIndex, file_name, has_key
+from shaketable.system.store.key_index import (
+    KeyFile,
+    KeyIndex,
+    Sizes,
+    file_name,
+    has_key,
+    hashed_keys,
+    key_hash,
+)
 from shaketable.system.store.message import keys_in
 
 TINY = Sizes(slots=3, items=4)

@@ -9,8 +9,7 @@ from broker_group import FILE_BYTES, HOST, BrokerGroup, Member, min_offset, pull
 from consumer_requests import HOLD_MS, pull_of, send_with
 from group_requests import create_topic
 
-from shaketable.system.broker.expiry import DataFile, ExpiryConfig
-from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.limits import BrokerConfig, DataFile, ExpiryConfig
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command
 from shaketable.system.store.message import walk_messages

@@ -16,12 +16,10 @@ from group_requests import commit, create_topic, query
 from shaketable.system.broker.broker_state import BrokerState
 from shaketable.system.broker.consume_queue import Ranges
 from shaketable.system.broker.event_log import EventLog
-from shaketable.system.broker.expiry import DataFile, ExpiryConfig
 from shaketable.system.broker.groups.group_offsets import OffsetTable
-from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.limits import BrokerConfig, DataFile, ExpiryConfig
 from shaketable.system.broker.reput import BrokerTables
-from shaketable.system.raft.batch import LogEnd
-from shaketable.system.raft.protocol import Role
+from shaketable.system.raft.protocol import LogEnd, Role
 from shaketable.system.remoting.codes import RequestCode
 from shaketable.system.remoting.command import Command
 

@@ -14,12 +14,11 @@ from shaketable.system.broker.consume_queue import ConsumeQueues
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.reading.key_items import message_at
 from shaketable.system.broker.reading.queries import offset_by_time
-from shaketable.system.raft.batch import Batch, LogEnd
-from shaketable.system.raft.log_view import LogView
+from shaketable.system.raft.ledger import LogView
+from shaketable.system.raft.protocol import Batch, LogEnd
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command
-from shaketable.system.store.entry import iter_dispatches
-from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.entry import EntryBuilder, iter_dispatches
 from shaketable.system.store.message import walk_messages
 
 CONFIG = BrokerConfig(data_file_bytes=FILE_BYTES, store_host=HOST, key_items_max=1000)

@@ -9,7 +9,7 @@ from broker_group import FILE_BYTES, HOST, BrokerGroup, Member, send
 from consumer_requests import back, pull_of, send_with
 from group_requests import create_topic
 
-from shaketable.system.broker.delays.delay_levels import DEFAULT_LEVELS_MS, SCHEDULE_TOPIC
+from shaketable.system.broker.delay_levels import DEFAULT_LEVELS_MS, SCHEDULE_TOPIC
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command

@@ -6,7 +6,7 @@ import msgspec
 from broker_group import BrokerGroup, Member, pull
 
 from shaketable.system.broker.broker_state import BrokerState
-from shaketable.system.broker.delays.delay_levels import DELIVERY_GROUP, SCHEDULE_TOPIC
+from shaketable.system.broker.delay_levels import DELIVERY_GROUP, SCHEDULE_TOPIC
 from shaketable.system.broker.groups.group_offsets import offset_key
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.reput import BrokerTables

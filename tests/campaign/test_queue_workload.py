@@ -14,7 +14,6 @@ import trio.testing
 from shaketable.harness.contracts.clients import ALL_SPAN, GroupClient, PollResult
 from shaketable.harness.contracts.errors import DefiniteError, HarnessError, UsageError
 from shaketable.harness.contracts.plugins import Answer, Operation
-from shaketable.workloads.key_queries import FINAL_RANGES_MAX
 from shaketable.workloads.message_queue import (
     TOPIC,
     EverythingClients,
@@ -28,7 +27,7 @@ from shaketable.workloads.message_queue import (
     QueueWorkload,
 )
 from shaketable.workloads.queue_consumer import Untried
-from shaketable.workloads.queue_shape import DELAYS_MS, HOLD_S, KEY_NUMBERS
+from shaketable.workloads.queue_shape import DELAYS_MS, FINAL_RANGES_MAX, HOLD_S, KEY_NUMBERS
 
 WORKLOAD = QueueWorkload(2)
 POLL = Operation("poll", TOPIC, aim=0.5)

@@ -19,7 +19,7 @@ from hard_queue import hard_queue
 
 from shaketable.checkers.engine.judge import CheckJob
 from shaketable.harness.contracts.verdict import Verdict
-from shaketable.harness.gating.reading import read
+from shaketable.harness.gating import read
 from shaketable.harness.judging import checking
 from shaketable.harness.terminal.histories import check as check_terminal
 from shaketable.reports.gating.policy import Policy

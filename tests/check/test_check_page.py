@@ -12,7 +12,7 @@ from shaketable.checkers.api import check
 from shaketable.harness.contracts.verdict import Outcome, Verdict
 from shaketable.harness.terminal.histories.check import _why
 from shaketable.reports.check_page.checked_history import failing_part
-from shaketable.reports.check_page.failing_picture import lay_out
+from shaketable.reports.check_page.failing_part import lay_out
 from shaketable.reports.check_page.page import render_page
 
 BYTES_MAX = 1_000_000

@@ -12,7 +12,7 @@ from shaketable.checkers.api import check
 from shaketable.harness.history.foreign import read_history
 from shaketable.harness.history.foreign.history import Faults, FaultSpan
 from shaketable.reports.check_page.checked_history import FailingPart, PartOperation, failing_part
-from shaketable.reports.check_page.failing_picture import lay_out
+from shaketable.reports.check_page.failing_part import lay_out
 from shaketable.reports.check_page.page import render_page
 
 ACTS = [  # f, begun, done

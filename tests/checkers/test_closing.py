@@ -9,14 +9,14 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from shaketable.checkers.evidence.resolve import CITED_MAX
+from shaketable.checkers.evidence import CITED_MAX
 from shaketable.checkers.linearizability.linearizable import Linearizable
 from shaketable.checkers.models.model import values_of
 from shaketable.harness import discovery
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.schema import OPERATIONS, OPERATIONS_CODED
-from shaketable.reports.check_page import failing_text
 from shaketable.reports.check_page.checked_history import failing_part
+from shaketable.reports.check_page.failing_part import text_lines
 from tests.support.checker_histories import context, op
 from tests.support.model_histories import parse_model_history
 from tests.support.random_objects import OBJECTS, random_history
@@ -117,9 +117,7 @@ def test_a_refutation_shows_why_an_operation_of_unknown_outcome_counts(use_speci
     assert verdict.summary.endswith("; 1 unknown outcome closed: 1 by reads")
     assert verdict.counts["unknown_outcomes"] == verdict.counts["closed_by_reads"] == 1
     assert failing_part(finding, {}).evidence == (citation,)
-    assert f"Indeterminate: {citation}" in " ".join(
-        failing_text.lines(failing_part(finding, {}), 96)
-    )
+    assert f"Indeterminate: {citation}" in " ".join(text_lines(failing_part(finding, {}), 96))
 
 
 def test_one_that_cannot_be_placed_says_by_when_it_had_to_be():

@@ -16,7 +16,7 @@ from shaketable.checkers import stats
 from shaketable.checkers.engine.judge import SegmentedReader
 from shaketable.checkers.engine.local import run_local
 from shaketable.checkers.logs import linearizable_log
-from shaketable.checkers.spark import parts
+from shaketable.checkers.spark import frames
 from shaketable.checkers.spark.pipeline import SparkEngine
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.verdict import Outcome
@@ -54,7 +54,7 @@ def test_engines_agree_row_for_row(tmp_path, spark, seed):
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_logs_read_by_segments_give_the_same_verdicts(tmp_path, spark, is_clean, monkeypatch):
     """One task reads the same data file of all nodes side by side."""
-    monkeypatch.setattr(parts, "SIDE_BY_SIDE_MIN", 2)
+    monkeypatch.setattr(frames, "SIDE_BY_SIDE_MIN", 2)
     task = clean(tmp_path, file_bytes=2048) if is_clean else campaign(tmp_path, 4)
     assert len(log_segments(task.logs["n0"], "n0")) >= 2
     reader = SegmentedReader(log_segments, read_segment)

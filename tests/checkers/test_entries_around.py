@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from shaketable.checkers.evidence import entries_around
-from shaketable.checkers.evidence.entries_around import (
+from shaketable.checkers.logs import entries_around
+from shaketable.checkers.logs.entries_around import (
     AckedAppends,
     NodeOffsets,
     Place,

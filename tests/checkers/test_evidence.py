@@ -9,7 +9,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from shaketable.checkers.evidence.resolve import (
+from shaketable.checkers.evidence import (
     CITATIONS,
     LOG,
     QUEUE,

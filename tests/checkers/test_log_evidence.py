@@ -13,7 +13,7 @@ import pytest
 
 from shaketable.checkers.engine import log_evidence
 from shaketable.checkers.engine.local import run_local
-from shaketable.checkers.evidence.resolve import find_in_logs
+from shaketable.checkers.evidence import find_in_logs
 from shaketable.checkers.logs import linearizable_log
 from shaketable.checkers.logs.linearizable_log import PLUGIN, LinearizableLog
 from shaketable.harness.contracts.errors import HarnessError

@@ -12,7 +12,7 @@ import pytest
 from shaketable.checkers.engine import log_parts
 from shaketable.checkers.engine.judge import conclude, judge_partition
 from shaketable.checkers.logs import committed_prefix, durability
-from shaketable.checkers.logs.log_part import RUN_BITS
+from shaketable.checkers.logs.append_fates import RUN_BITS
 from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.schema import ENTRIES

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shaketable.checkers.engine.local import run_local
-from shaketable.checkers.linearizability.linearizable import Linearizable
-from shaketable.checkers.linearizability.staleness import (
+from shaketable.checkers.linearizability.accusation import (
     Register,
     Stale,
     first_stale_read,
@@ -17,6 +16,7 @@ from shaketable.checkers.linearizability.staleness import (
     stale_read,
     stalest_read,
 )
+from shaketable.checkers.linearizability.linearizable import Linearizable
 from shaketable.harness import discovery
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.schema import OPERATIONS

@@ -22,7 +22,7 @@ from shaketable.system.client import (
 )
 from shaketable.system.client.group import Metadata
 from shaketable.system.raft.protocol import Role
-from shaketable.system.remoting.frame import FRAME_BYTES_MAX
+from shaketable.system.remoting.command import FRAME_BYTES_MAX
 
 Scenario = Callable[[BrokerServers, BrokerGroupClient, trio.Nursery], Awaitable[None]]
 

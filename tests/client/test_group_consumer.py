@@ -12,9 +12,8 @@ from trio.testing import MockClock
 
 from shaketable.system.client import ConsumeError, group_consumer
 from shaketable.system.client.connection import OutcomeUnknownError, RefusedError
-from shaketable.system.client.group_consumer import GroupConsumer, Intervals
+from shaketable.system.client.group_consumer import GroupConsumer, Intervals, QueueReader
 from shaketable.system.client.pull_consumer import PullConsumer, Pulled
-from shaketable.system.client.queue_reader import QueueReader
 from shaketable.system.client.routes import MessageQueue
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command

@@ -14,7 +14,7 @@ from shaketable.harness.history import run_folder
 from shaketable.harness.history.export import export
 from shaketable.harness.runtime.observer import SilentObserver
 from shaketable.harness.runtime.simulated.run import run_simulated
-from shaketable.reports.comparing.folders import compare_folders
+from shaketable.reports.comparing.page import compare_folders
 
 
 def recorded(store: Path, seed: str, fault: str, *victims: str) -> Path:

@@ -21,9 +21,8 @@ from shaketable.harness.contracts.abilities import (
 from shaketable.harness.contracts.capabilities import Capability
 from shaketable.harness.contracts.errors import IndefiniteError, UsageError
 from shaketable.harness.contracts.plugins import Address, NodeLayout, NodeStatus
-from shaketable.harness.described.on_volatile_disk import TargetOnVolatileDisk
 from shaketable.harness.described.running import targets_of
-from shaketable.harness.described.target import DescribedTarget
+from shaketable.harness.described.target import DescribedTarget, TargetOnVolatileDisk
 from shaketable.harness.runtime import availability, rig
 from shaketable.harness.volatile_disk import trial
 

@@ -9,10 +9,9 @@ import pytest
 
 from shaketable.harness import described, discovery
 from shaketable.harness.campaigns.campaign import Campaign, resolve
-from shaketable.harness.contracts.abilities import RunsAlready, RunsOnHosts
+from shaketable.harness.contracts.abilities import Hosts, RunsAlready, RunsOnHosts
 from shaketable.harness.contracts.capabilities import Capability, needs_of
 from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.contracts.hosts import Hosts
 from shaketable.harness.contracts.plugins import Address, NodeLayout
 from shaketable.harness.described.running import CAPABILITIES, TargetOnHosts, targets_of
 from shaketable.harness.runtime import availability

@@ -10,10 +10,9 @@ import pytest
 import trio
 
 from shaketable.system.client.connection import RefusedError
-from shaketable.system.client.group_consumer import GroupConsumer, Intervals
+from shaketable.system.client.group_consumer import ConsumeError, GroupConsumer, Intervals
 from shaketable.system.client.producer import Producer
 from shaketable.system.client.pull_consumer import PullConsumer
-from shaketable.system.client.queue_reader import ConsumeError
 from shaketable.system.client.routes import MessageQueue
 from shaketable.system.store.message import Message
 from tests.support.apache_servers import Apache

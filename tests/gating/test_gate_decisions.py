@@ -10,7 +10,7 @@ import pytest
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.finding_kinds import kinds_where
 from shaketable.harness.contracts.verdict import Outcome
-from shaketable.harness.gating.policy_file import loads
+from shaketable.harness.gating import parse_policy
 from shaketable.reports.gating.rulings import Conclusion, FaultEffects, Kind, RunFacts, decide
 from shaketable.reports.gating.run_measures import LOSSES, measure_loss
 
@@ -160,7 +160,7 @@ TABLE = [
 
 @pytest.mark.parametrize(("text", "runs", "code", "said"), TABLE)
 def test_exit_codes(text: str, runs: list[RunFacts], code: int, said: str) -> None:
-    result = decide(loads(text, "gate.toml", TODAY), runs, TODAY)
+    result = decide(parse_policy(text, "gate.toml", TODAY), runs, TODAY)
     assert result.code == code
     messages = [ruling.message for _, ruling in result.breaches]
     assert bool(messages) == (code != 0)
@@ -174,7 +174,7 @@ def test_the_table_has_twenty_policies() -> None:
 @pytest.mark.parametrize("later", [GOOD, UNSURE, CRASHED])
 def test_a_retry_never_hides_an_invalid(later: RunFacts) -> None:
     first = replace(BAD, is_retried=True)
-    result = decide(loads("", "gate.toml", TODAY), [first, later], TODAY)
+    result = decide(parse_policy("", "gate.toml", TODAY), [first, later], TODAY)
     assert result.code == (255 if later is CRASHED else 1)
     assert any("INVALID" in ruling.message for _, ruling in result.breaches)
 
@@ -182,16 +182,16 @@ def test_a_retry_never_hides_an_invalid(later: RunFacts) -> None:
 @pytest.mark.parametrize("first", [UNSURE, VACUOUS, CRASHED])
 def test_a_retry_may_decide_what_was_not_known(first: RunFacts) -> None:
     runs = [replace(first, is_retried=True), GOOD]
-    assert decide(loads(STRICT, "gate.toml", TODAY), runs, TODAY).code == 0
+    assert decide(parse_policy(STRICT, "gate.toml", TODAY), runs, TODAY).code == 0
 
 
 def test_retries_alone_are_no_run() -> None:
     runs = [replace(GOOD, is_retried=True)]
-    assert decide(loads("", "gate.toml", TODAY), runs, TODAY).code == 2
+    assert decide(parse_policy("", "gate.toml", TODAY), runs, TODAY).code == 2
 
 
 def test_what_is_let_pass_is_told_and_what_is_not_needed_too() -> None:
-    policy = loads(ALLOW.format("unknown", "2026-12-01"), "gate.toml", TODAY)
+    policy = parse_policy(ALLOW.format("unknown", "2026-12-01"), "gate.toml", TODAY)
     let_pass = decide(policy, [UNSURE], TODAY)
     assert [ruling.allowed for ruling in let_pass.runs[0].rulings if ruling.allowed] == [
         policy.allow[0]
@@ -230,7 +230,7 @@ def test_what_is_let_pass_is_told_and_what_is_not_needed_too() -> None:
 )
 def test_bad_policies_get_one_clear_line(text: str, said: str) -> None:
     with pytest.raises(UsageError) as raised:
-        loads(text, "gate.toml", TODAY)
+        parse_policy(text, "gate.toml", TODAY)
     message = str(raised.value)
     assert message.startswith("gate.toml: ")
     assert said in message
@@ -242,10 +242,10 @@ def test_a_share_is_rounded_neither_to_judge_nor_to_tell(
     share: float, bugs: int, found: int
 ) -> None:
     runs = [replace(FOUND if n < found else MISSED, mutant=f"bug-{n}") for n in range(bugs)]
-    policy = loads(DETECT.format(share), "gate.toml", TODAY)
+    policy = parse_policy(DETECT.format(share), "gate.toml", TODAY)
     assert decide(policy, runs, TODAY).code == 0
     assert decide(policy, [*runs[1:], replace(MISSED, mutant="bug-0")], TODAY).code == 2
-    nearly = decide(loads(DETECT.format(0.996), "gate.toml", TODAY), runs, TODAY)
+    nearly = decide(parse_policy(DETECT.format(0.996), "gate.toml", TODAY), runs, TODAY)
     assert nearly.breaches[0][1].message.endswith("; at least 99.6%")
 
 

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from pydantic_sarif.model import StaticAnalysisResultsFormatSarifVersion210JsonSchema as Sarif
 
 from shaketable.harness.contracts.verdict import Outcome
-from shaketable.harness.gating.policy_file import loads
+from shaketable.harness.gating import parse_policy
 from shaketable.harness.untrusted_text import printable
 from shaketable.reports import junit
 from shaketable.reports.gating import annotations, markdown, sarif
@@ -74,7 +74,7 @@ until = 2026-12-01
 
 
 def made(*runs: RunFacts, policy: str = POLICY) -> GateResult:
-    return decide(loads(policy, "gate.toml", TODAY), runs, TODAY)
+    return decide(parse_policy(policy, "gate.toml", TODAY), runs, TODAY)
 
 
 def hostile() -> GateResult:

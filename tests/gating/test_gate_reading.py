@@ -14,8 +14,7 @@ from gated_runs import fault_events, results, write_matrix, write_run
 
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.verdict import Outcome
-from shaketable.harness.gating.policy_file import loads
-from shaketable.harness.gating.reading import read
+from shaketable.harness.gating import parse_policy, read
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.export import load_given_up, load_nemesis
 from shaketable.harness.history.schema import EVENTS
@@ -24,7 +23,7 @@ from shaketable.harness.matrix.folder import Outcome as Attempt
 from shaketable.reports.gating.policy import Policy
 from shaketable.reports.gating.rulings import FaultEffects, RunFacts, decide
 
-ALL = loads(
+ALL = parse_policy(
     """
     [floors]
     operations = 1
@@ -119,7 +118,7 @@ def test_what_cannot_be_read_is_no_verdict_which_nothing_allows(
     assert code(run) == 255
     today = datetime.date(2026, 11, 22)
     allowing = '[[allow]]\nverdict = "unknown"\nreason = "x"\nuntil = 2026-12-01\n'
-    assert decide(loads(allowing, "gate.toml", today), [facts], today).code == 255
+    assert decide(parse_policy(allowing, "gate.toml", today), [facts], today).code == 255
 
 
 def test_numbers_that_cannot_be_had_are_missing_and_fail(tmp_path: Path) -> None:
@@ -180,9 +179,9 @@ def test_who_allows_unknown_does_not_allow_a_cell_whose_faults_bit_too_seldom(
     attempt = Attempt(attempt=1, code=code_, why=why, faults={"kill": FaultCount(1, 1)})
     write_matrix(folder, {"a": [attempt]}, effects_min=3)
     facts = read([folder], Policy())
-    assert decide(loads(unknown, "gate.toml", today), facts, today).code == 2
+    assert decide(parse_policy(unknown, "gate.toml", today), facts, today).code == 2
     vacuous = unknown.replace("unknown", "vacuous")
-    assert decide(loads(vacuous, "gate.toml", today), facts, today).code == 0
+    assert decide(parse_policy(vacuous, "gate.toml", today), facts, today).code == 0
 
 
 @pytest.mark.parametrize(("attempt", "expected"), [(None, 255), (255, 255), (2, 2), (1, 1), (0, 0)])
@@ -226,7 +225,7 @@ def test_bugs_that_were_hunted_count_as_found_if_each_hunt_found_them(tmp_path: 
     bugs = {"late": {"hunts": 3, "found": 3}, "rare": {"hunts": 3, "found": 2}}
     file = tmp_path / "hunted.json"
     file.write_text(json.dumps({"format": 1, "target": "t", "world": "core", "planted_bugs": bugs}))
-    policy = loads("[detection]\n", "gate.toml", datetime.date(2026, 11, 22))
+    policy = parse_policy("[detection]\n", "gate.toml", datetime.date(2026, 11, 22))
     facts = read([file], policy)
     assert [run.name for run in facts] == ["simulated/t/core/late", "simulated/t/core/rare"]
     result = decide(policy, facts, datetime.date(2026, 11, 22))

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.history import operation_files, rounds, segments
+from shaketable.harness.history.event_kernels import HistoryTexts
 from shaketable.harness.history.export import export, export_events, load_operations
 from shaketable.harness.history.operation_files import read_keys
 from shaketable.harness.history.rounds import SegmentStream
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.history.segments import Event, SegmentWriter, read_segment
-from shaketable.harness.history.text_kernels import HistoryTexts
 from tests.support.paired_events import events_table, merge, operations_table, value_json
 
 INTEGERS = st.none() | st.integers(-(2**63), 2**63 - 1) | st.integers(-40, 300)

@@ -11,9 +11,8 @@ import pytest
 
 from shaketable.harness.history import segments as recordings
 from shaketable.harness.history.export import export
-from shaketable.harness.history.recorder import Recorder
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.history.segments import Event, GrowingSegments, SegmentWriter
+from shaketable.harness.history.segments import Event, GrowingSegments, Recorder, SegmentWriter
 
 NAMES = ("nemesis.seg", "worker-0.seg", "worker-1.seg", "worker-2.seg")
 

@@ -11,13 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shaketable.harness.contracts.errors import HarnessError
-from shaketable.harness.history import recorder
+from shaketable.harness.history import segments
 from shaketable.harness.history.export import export, fault_windows, load_events, load_operations
 from shaketable.harness.history.operation_files import file_ranges
-from shaketable.harness.history.recorder import Recorder
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.history.schema import EVENTS, OPERATIONS, request_of
-from shaketable.harness.history.segments import Event
+from shaketable.harness.history.segments import Event, Recorder
 from tests.support.paired_events import merge
 
 
@@ -215,7 +214,7 @@ def test_a_killed_run_is_exported_without_complaint(folder: RunFolder) -> None:
     path = folder.segment("worker-0")
     os.truncate(path, path.stat().st_size - 3)  # killed inside write(2)
     assert "before it noted" in (export(folder).incomplete or "")
-    recorder.note(folder)
+    segments.note_sizes(folder)
     exported = export(folder)
     assert exported.incomplete is None
     assert exported.operations["input"].to_pylist() == [1]
@@ -230,7 +229,7 @@ def test_what_was_noted_before_the_kill_and_is_gone_is_told(
 ) -> None:
     """A cut or lost recording of a killed run must not read as if its clients had been idle."""
     full = record_run(folder)
-    recorder.note(folder)
+    segments.note_sizes(folder)
     if counts:
         write_facts(folder, {**full, "worker-1.seg": None})
     else:

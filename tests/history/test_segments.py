@@ -8,9 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shaketable.harness.contracts.errors import HarnessError
-from shaketable.harness.history.recorder import ERROR_CHARS_MAX, Recorder, next_process
 from shaketable.harness.history.schema import NEMESIS_PROCESS
-from shaketable.harness.history.segments import MAGIC, NEMESIS, Event, SegmentWriter, read_segment
+from shaketable.harness.history.segments import (
+    ERROR_CHARS_MAX,
+    MAGIC,
+    NEMESIS,
+    Event,
+    Recorder,
+    SegmentWriter,
+    next_process,
+    read_segment,
+)
 
 INTEGERS = st.none() | st.integers(-(2**63), 2**63 - 1)
 TEXTS = st.none() | st.text(max_size=20)

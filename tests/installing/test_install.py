@@ -18,8 +18,7 @@ import pytest
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.installing import installers
 from shaketable.harness.installing.cache import LOCK, VARIABLE, cache_folder, is_installed
-from shaketable.harness.installing.commands import why_missing
-from shaketable.harness.installing.installers import install
+from shaketable.harness.installing.installers import install, why_missing
 from shaketable.harness.installing.pins import (
     DebianFile,
     DebianPackage,

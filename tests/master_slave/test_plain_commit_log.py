@@ -9,14 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_log_encoder import PlainLogWriter
 
-from shaketable.system.raft.batch import Batch
 from shaketable.system.raft.membership import Membership
-from shaketable.system.raft.protocol import Snapshot
+from shaketable.system.raft.protocol import Batch, Snapshot
 from shaketable.system.sim.disk import PowerLoss, SimDisk
 from shaketable.system.store.disk import DiskFull, StoreError
 from shaketable.system.store.index_units import NotContiguous
-from shaketable.system.store.plain.batch import PlainBuilder, iter_plain_dispatches, plain_end
-from shaketable.system.store.plain.commit_log import PlainCommitLog
+from shaketable.system.store.plain_commit_log import (
+    PlainBuilder,
+    PlainCommitLog,
+    iter_plain_dispatches,
+    plain_end,
+)
 from shaketable.system.store.segment_files import OutsideLog, SegmentFiles
 
 ROOT, FOLDER, FILE_BYTES = "/store", "/store/commitlog", 1024

@@ -13,10 +13,14 @@ from planted import HEALTHY, Mutant, with_and_without
 
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.raft.protocol import RaftConfig
-from shaketable.system.remoting.client_bodies import BatchMessage, encode_batch
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command
-from shaketable.system.remoting.requests import CreateTopic, SendMessageV2
+from shaketable.system.remoting.requests import (
+    BatchMessage,
+    CreateTopic,
+    SendMessageV2,
+    encode_batch,
+)
 from shaketable.system.store.message import walk_messages
 
 CONFIG = BrokerConfig(data_file_bytes=FILE_BYTES, store_host=HOST, delay_levels_ms=(1000, 5000))

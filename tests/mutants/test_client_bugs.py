@@ -25,10 +25,10 @@ from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import (
     RESPONSE_FLAG,
     Command,
+    FrameBuffer,
     decode_command,
     encode_command,
 )
-from shaketable.system.remoting.frame import FrameBuffer
 from shaketable.system.remoting.name_server_requests import (
     BrokerData,
     QueueData,

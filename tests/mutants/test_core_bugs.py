@@ -8,7 +8,7 @@ import pytest
 from broker_group import FILE_BYTES, ROOT, BrokerGroup, about, send
 from planted import HEALTHY, Mutant, with_and_without
 
-from shaketable.system.raft.elector import Elector
+from shaketable.system.raft.member_state import Elector
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import NotLeaderError, Role
 from shaketable.system.remoting.codes import RequestCode

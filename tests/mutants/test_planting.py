@@ -14,7 +14,7 @@ from shaketable.harness.runtime.clients.worker import WorkerPlan, _factory
 from shaketable.system.mutants import ALL, MASTERS, load
 from shaketable.system.node.config import parse
 from shaketable.system.node.name_server import main
-from shaketable.system.node.planting import planted
+from shaketable.system.node.process import planted
 
 NODES = {f"n{number}": Address("127.0.0.1", 4000 + number) for number in range(3)}
 WITH_NAMES = {**NODES, "ns0": Address("127.0.0.1", 9876)}

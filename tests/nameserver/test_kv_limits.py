@@ -5,9 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from shaketable.system.nameserver import kv_config
-from shaketable.system.nameserver.kv_config import ORDER_NAMESPACE, DamagedKvConfig, KvConfig
-from shaketable.system.nameserver.name_server import NameServer
+from shaketable.system.nameserver import name_server
+from shaketable.system.nameserver.name_server import (
+    ORDER_NAMESPACE,
+    DamagedKvConfig,
+    KvConfig,
+    NameServer,
+)
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command, CommandError, encode_command
 from shaketable.system.remoting.name_server_requests import RegisterBrokerHeader
@@ -21,14 +25,14 @@ def fill(kv: KvConfig, value: str) -> None:
 def test_brokers_can_register_whatever_operators_left() -> None:
     """The orders of topics come with each answer: were they longer than a frame, none would."""
     server = NameServer()
-    for value in ("b" * kv_config.VALUE_BYTES_MAX, "\x00" * kv_config.VALUE_BYTES_MAX):
+    for value in ("b" * name_server.VALUE_BYTES_MAX, "\x00" * name_server.VALUE_BYTES_MAX):
         with pytest.raises(CommandError, match="delete some"):
             fill(server.kv, value)
     header = RegisterBrokerHeader("b", "h:1", "c", 0)
     answer = server.handle(1, Command(RequestCode.REGISTER_BROKER, 1, ext=header.to_ext()), 0.0)
     assert answer is not None
     assert answer.code == ResponseCode.SUCCESS
-    assert len(encode_command(answer)) > kv_config.BYTES_MAX // 2
+    assert len(encode_command(answer)) > name_server.BYTES_MAX // 2
     key = next(iter(msgspec.json.decode(answer.body)["table"]))
     server.kv.put(ORDER_NAMESPACE, key, "b:1")
     server.kv.put(ORDER_NAMESPACE, key, "b:2")
@@ -54,7 +58,7 @@ def test_what_is_counted_is_what_is_kept() -> None:
 def test_namespaces_that_hold_nothing_are_forgotten_at_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kv_config, "VALUES_MAX", 10)
+    monkeypatch.setattr(name_server, "VALUES_MAX", 10)
     kv = KvConfig()
     kv.put("kept", "k", "v")
     for number in range(1000):

@@ -19,8 +19,7 @@ from text_scripts import check_script
 
 from shaketable.system.nameserver.name_server import NameServer
 from shaketable.system.remoting.codes import RequestCode
-from shaketable.system.remoting.command import Command, decode_command, encode_command
-from shaketable.system.remoting.frame import FrameBuffer
+from shaketable.system.remoting.command import Command, FrameBuffer, decode_command, encode_command
 from shaketable.system.remoting.name_server_requests import (
     BrokerData,
     DataVersion,

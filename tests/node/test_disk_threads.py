@@ -8,8 +8,8 @@ import time
 import pytest
 import trio
 
-from shaketable.system.node.disks import disk_threads
-from shaketable.system.node.disks.disk_threads import DiskThreads
+from shaketable.system.node.disks import real_disk
+from shaketable.system.node.disks.real_disk import DiskThreads
 
 END_TIMEOUT_S = 20.0
 
@@ -90,7 +90,7 @@ def test_nothing_is_begun_for_a_task_that_is_cancelled_already() -> None:
 
 
 def test_idle_threads_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_threads, "IDLE_S", 0.01)
+    monkeypatch.setattr(real_disk, "IDLE_S", 0.01)
     before = disk_thread_count()
 
     async def main() -> None:

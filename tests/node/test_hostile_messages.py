@@ -12,15 +12,12 @@ import trio.testing
 from shaketable.system.node.assembly import assemble
 from shaketable.system.node.config import NodeConfig
 from shaketable.system.node.connections import wire
-from shaketable.system.node.disks.disk_threads import DiskThreads
-from shaketable.system.node.disks.real_disk import RealDisk
+from shaketable.system.node.disks.real_disk import DiskThreads, RealDisk
 from shaketable.system.node.machine import Machine, SystemClock
 from shaketable.system.node.node import Node
-from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.membership import Membership
-from shaketable.system.raft.protocol import Snapshot, SnapshotRequest, VoteRequest
-from shaketable.system.remoting.command import CommandError
-from shaketable.system.remoting.frame import FRAME_BYTES_MAX
+from shaketable.system.raft.protocol import LogEnd, Snapshot, SnapshotRequest, VoteRequest
+from shaketable.system.remoting.command import FRAME_BYTES_MAX, CommandError
 
 
 def new_node(folder: Path) -> Node:

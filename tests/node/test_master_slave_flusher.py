@@ -16,8 +16,7 @@ from shaketable.system.node.node import WriteHooks
 from shaketable.system.raft.protocol import Append, Write
 from shaketable.system.sim.disk import SimDisk
 from shaketable.system.store.disk import DiskFailed
-from shaketable.system.store.plain.batch import PlainBuilder
-from shaketable.system.store.plain.commit_log import PlainCommitLog
+from shaketable.system.store.plain_commit_log import PlainBuilder, PlainCommitLog
 
 FILE_BYTES = 4096
 Result = TypeVar("Result")

@@ -20,8 +20,13 @@ from shaketable.system.node import name_server
 from shaketable.system.node.machine import SystemClock
 from shaketable.system.node.name_server import NameServerNode
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
-from shaketable.system.remoting.command import Command, decode_command, encode_command
-from shaketable.system.remoting.frame import FrameBuffer, SerializeType
+from shaketable.system.remoting.command import (
+    Command,
+    FrameBuffer,
+    SerializeType,
+    decode_command,
+    encode_command,
+)
 from shaketable.system.remoting.name_server_requests import (
     RegisterBrokerHeader,
     TopicConfig,

@@ -16,7 +16,7 @@ import trio
 
 from shaketable.harness.runtime.processes.ports import find_free
 from shaketable.system.client import BrokerGroupClient, Metadata, OutcomeUnknownError, RefusedError
-from shaketable.system.client.admin import AdminClient
+from shaketable.system.client.group import AdminClient
 from shaketable.system.node.config import parse
 from shaketable.system.node.connections import wire
 from shaketable.system.node.machine import SystemClock

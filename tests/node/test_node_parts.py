@@ -19,9 +19,8 @@ from shaketable.system.node.flusher import Flusher
 from shaketable.system.node.machine import Machine, SystemClock, sleep
 from shaketable.system.node.members import UNACKNOWLEDGED_MAX_MS, Peers
 from shaketable.system.node.node import Checkpointer
-from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.membership import Membership
-from shaketable.system.raft.protocol import Install, SaveState, Snapshot, Write
+from shaketable.system.raft.protocol import Install, LogEnd, SaveState, Snapshot, Write
 from shaketable.system.store.disk import DiskFull
 
 

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 
 from shaketable.system.node.connections import wire
-from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import (
+    Batch,
     LeadershipTransfer,
+    LogEnd,
     Message,
     PushRequest,
     PushResponse,
@@ -19,10 +20,9 @@ from shaketable.system.raft.protocol import (
     VoteRequest,
     VoteResponse,
 )
-from shaketable.system.remoting.command import CommandError, decode_command
-from shaketable.system.remoting.frame import Frame, FrameBuffer
+from shaketable.system.remoting.command import CommandError, Frame, FrameBuffer, decode_command
 from shaketable.system.sim.disk import SimDisk
-from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.entry import EntryBuilder
 from shaketable.system.store.state_files import HardState, save_hard_state
 
 NUMBERS = st.integers(0, 2**62)

@@ -12,8 +12,7 @@ from plain_log_encoder import PlainLogWriter
 from shaketable.system.node import __main__ as node_main
 from shaketable.system.node.assembly import assemble
 from shaketable.system.node.config import ConfigError, NodeConfig, load
-from shaketable.system.node.disks.disk_threads import DiskThreads
-from shaketable.system.node.disks.real_disk import RealDisk
+from shaketable.system.node.disks.real_disk import DiskThreads, RealDisk
 from shaketable.system.node.machine import Machine, SystemClock
 
 FILE_BYTES = 65_536

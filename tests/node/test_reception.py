@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 import trio
 
-from shaketable.system.node.connections.link import Link
-from shaketable.system.node.connections.reception import Reception
+from shaketable.system.node.connections.link import Link, Reception
 from shaketable.system.node.machine import KernelPoll
-from shaketable.system.remoting.frame import Frame, FrameError, encode_frame
+from shaketable.system.remoting.command import Frame, FrameError, encode_frame
 
 OUT_BYTES_MAX = 8 << 20
 WAIT_S = 20.0

@@ -20,8 +20,12 @@ from shaketable.system.node.config import ConfigError, parse
 from shaketable.system.node.disks.real_disk import RealDisk
 from shaketable.system.node.disks.volatile_disk import VolatileDisk
 from shaketable.system.node.steered.clock import SteeredClock
-from shaketable.system.node.steered.disk import DiskFaults, SteeredDisk
-from shaketable.system.node.steered.effect_counters import DISK_FAULTS_MAX, EffectCounters
+from shaketable.system.node.steered.disk import (
+    DISK_FAULTS_MAX,
+    DiskFaults,
+    EffectCounters,
+    SteeredDisk,
+)
 from shaketable.system.node.steered.orders import (
     ClockOrder,
     DiskFaultOrder,
@@ -282,7 +286,7 @@ def test_what_a_killed_process_held_is_known_afterwards(tmp_path: Path) -> None:
     program = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
-        "from shaketable.system.node.steered.effect_counters import EffectCounters\n"
+        "from shaketable.system.node.steered.disk import EffectCounters\n"
         "from shaketable.system.node.disks.real_disk import RealDisk\n"
         "from shaketable.system.node.disks.volatile_disk import VolatileDisk\n"
         "folder = Path(sys.argv[1])\n"

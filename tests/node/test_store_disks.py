@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from shaketable.system.node.disks.real_disk import IO_BUFFERS_MAX, RealDisk
 from shaketable.system.node.disks.volatile_disk import VolatileDisk
-from shaketable.system.raft.batch import LogEnd
+from shaketable.system.raft.protocol import LogEnd
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.disk import DiskFailed, DiskFull, read_file, replace_file
 
@@ -181,9 +181,9 @@ def test_a_disk_that_stays_full_keeps_no_file_that_was_replaced(tmp_path):
 
 APPEND_AND_DIE = """
 import os, signal, sys
-from shaketable.system.raft.batch import LogEnd
+from shaketable.system.raft.protocol import LogEnd
 from shaketable.system.store.commit_log import CommitLog
-from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.entry import EntryBuilder
 from shaketable.system.node.disks.real_disk import RealDisk
 from shaketable.system.node.disks.volatile_disk import VolatileDisk
 

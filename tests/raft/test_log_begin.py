@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 from raft_group import ENTRY_BYTES, Group, Storage, batch_of
 
-from shaketable.system.raft.batch import Batch, LogEnd
-from shaketable.system.raft.log_view import LogView
+from shaketable.system.raft.ledger import LogView
 from shaketable.system.raft.membership import Membership, MembershipLog
 from shaketable.system.raft.protocol import (
+    Batch,
     CompactedError,
     InvariantError,
+    LogEnd,
     PushRequest,
     PushResponse,
     RaftConfig,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from raft_group import Storage, batch_of
 
 from shaketable.system.raft.core import RaftCore
-from shaketable.system.raft.ledger import HELD_MAX, PendingWrites
-from shaketable.system.raft.log_view import LogView
+from shaketable.system.raft.ledger import HELD_MAX, LogView, PendingWrites
 from shaketable.system.raft.protocol import (
     Effects,
     PushRequest,

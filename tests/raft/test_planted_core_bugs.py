@@ -10,9 +10,9 @@ import pytest
 from raft_machine import GroupMachine
 
 from shaketable.system.raft.core import RaftCore
-from shaketable.system.raft.follower import Follower
-from shaketable.system.raft.leadership import Leadership
+from shaketable.system.raft.leadership import Leadership, ReadRounds
 from shaketable.system.raft.ledger import Ledger
+from shaketable.system.raft.member_state import Follower
 from shaketable.system.raft.membership import (
     AddLearner,
     MembershipError,
@@ -21,7 +21,6 @@ from shaketable.system.raft.membership import (
     Remove,
 )
 from shaketable.system.raft.protocol import InvariantError, PushRequest, Role, Snapshot, VoteRequest
-from shaketable.system.raft.read_rounds import ReadRounds
 
 
 def begun(core: type[RaftCore], *, lease: float = 0.0, size: int = 3) -> GroupMachine:

@@ -12,10 +12,16 @@ from raft_group import Group, Storage
 from raft_machine import GroupMachine
 
 from shaketable.system.mutants.consensus.replication import AckBeforeQuorum
-from shaketable.system.raft.batch import Batch
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.ledger import Ledger
-from shaketable.system.raft.protocol import InvariantError, NotLeaderError, Role, SaveState, Write
+from shaketable.system.raft.protocol import (
+    Batch,
+    InvariantError,
+    NotLeaderError,
+    Role,
+    SaveState,
+    Write,
+)
 
 
 class ReadsAtOnce(RaftCore):

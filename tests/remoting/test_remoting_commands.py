@@ -13,12 +13,15 @@ from shaketable.system.remoting.codes import RequestCode, ResponseCode, outcome_
 from shaketable.system.remoting.command import (
     Command,
     CommandError,
+    FrameBuffer,
+    FrameError,
+    SerializeType,
     decode_command,
     encode_command,
+    encode_frame,
     response,
     send_response,
 )
-from shaketable.system.remoting.frame import FrameBuffer, FrameError, SerializeType, encode_frame
 from shaketable.system.remoting.requests import (
     PullMessage,
     PullMessageResponse,

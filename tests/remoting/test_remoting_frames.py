@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shaketable.system.remoting.frame import (
+from shaketable.system.remoting.command import (
     FrameBuffer,
     FrameError,
     SerializeType,

@@ -29,7 +29,7 @@ from PIL import Image
 from reported_kinds import reported_kinds
 
 from shaketable import reports
-from shaketable.reports.violation_page import page_index
+from shaketable.reports.violation_page import violation_view
 
 ROOT: Final = Path(__file__).parents[2]
 SAMPLES_FOLDER: Final = ROOT / "reports" / "samples"
@@ -112,7 +112,7 @@ class Studio:
         """Return the page of the first violation of a kind: of a campaign, if one shows it."""
         runs = [self.folder(sample) for sample in SAMPLES if sample.verdict == "invalid"]
         for folder in (*runs, *map(self.golden_folder, every_kind.RUNS)):
-            for page in () if folder is None else page_index.read_index(folder / "violations"):
+            for page in () if folder is None else violation_view.read_index(folder / "violations"):
                 if page.kind == kind:
                     return folder / "violations" / page.file
         return None

@@ -8,7 +8,7 @@ from typing import Any
 from bokeh.models import OpenURL, TapTool
 
 from shaketable.reports.plotting.frame import plot_context
-from shaketable.reports.plotting.lanes import VIOLATIONS_ROW, draw_lanes, moments
+from shaketable.reports.plotting.plots import VIOLATIONS_ROW, draw_lanes, moments
 from shaketable.reports.run_page.view import build_view
 from shaketable.reports.run_view import RunView
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from shaketable.harness.contracts.broken_rules import BROKE_RULE, ENDED_UNHARMED, FOUND_DAMAGE
+from shaketable.harness.contracts.abilities import BROKE_RULE, ENDED_UNHARMED, FOUND_DAMAGE
 from shaketable.harness.runtime.liveness import PATIENCE_S
 from shaketable.harness.runtime.phases import BROKEN_PATIENCE_S, HEAL_TIMEOUT_S, patience_s
 from shaketable.harness.runtime.processes.nodes import Exit

@@ -16,8 +16,8 @@ import msgspec
 import pytest
 import trio
 
+from shaketable.harness.contracts.abilities import Hosts
 from shaketable.harness.contracts.errors import HarnessError
-from shaketable.harness.contracts.hosts import Hosts
 from shaketable.harness.contracts.plugins import (
     NO_ROLE,
     UNTOUCHED,

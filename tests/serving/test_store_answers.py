@@ -18,8 +18,8 @@ from shaketable.harness import run_markers
 from shaketable.harness.history.run_folder import RunFolder, link_latest
 from shaketable.harness.history.segments import Event, SegmentWriter
 from shaketable.harness.serving.index import Entry
+from shaketable.harness.serving.pages import chart
 from shaketable.harness.serving.responses import Response, Site, zipped
-from shaketable.harness.serving.trends import chart
 
 Write = Callable[..., Path]
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'"
@@ -327,13 +327,13 @@ def test_what_takes_long_is_left_for_the_next_time_or_the_command_line(
         operations.mkdir()
     site = Site(store)
     with monkeypatch.context() as patched:
-        patched.setattr("shaketable.harness.serving.trends.MEASURING_S", -1.0)
+        patched.setattr("shaketable.harness.serving.pages.MEASURING_S", -1.0)
         assert "2 of these runs are not measured yet" in text(site.respond("/trends"))
     assert "not measured yet" not in text(site.respond("/trends"))
     runs = "a=quick/20261122T101000.000Z&b=quick/20261122T101100.000Z"
     assert site.respond(f"/compare?{runs}").status == 200
     (operations / "part-0.parquet").write_bytes(b"PAR1" * 100)
-    monkeypatch.setattr("shaketable.harness.serving.trends.OPERATIONS_BYTES_MAX", 100)
+    monkeypatch.setattr("shaketable.harness.serving.pages.OPERATIONS_BYTES_MAX", 100)
     assert site.respond(f"/compare?{runs}").status == 413
 
 

@@ -14,10 +14,10 @@ from urllib.parse import quote
 
 import pytest
 
-from shaketable.harness.serving import index, trends
+from shaketable.harness.serving import index, pages
 from shaketable.harness.serving.index import Entry
+from shaketable.harness.serving.pages import Numbers, Trends, draw_charts
 from shaketable.harness.serving.responses import Response, Site
-from shaketable.harness.serving.trends import Numbers, Trends, draw_charts
 
 Write = Callable[..., Path]
 ODD = os.fsdecode(b"caf\xe9 <b>%2F")
@@ -212,8 +212,8 @@ def test_a_run_that_never_recovered_is_not_drawn_as_one_that_did() -> None:
     charts, _ = draw_charts(entries, Known(Path()))
     points = charts[2].points
     assert [point.text for point in points] == ["3 s; 1 of 3 never", "never; 2 of 3 never", "2 s"]
-    assert points[1].y == trends.TOP
-    assert min(points[0].y, points[2].y) > trends.TOP
+    assert points[1].y == pages.TOP
+    assert min(points[0].y, points[2].y) > pages.TOP
     assert charts[2].lines == (), "what never came is on no line between those that did"
 
 

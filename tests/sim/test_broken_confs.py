@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from shaketable.system.broker.delays import delay_levels
+from shaketable.system.broker import delay_levels
 from shaketable.system.node import config
 from shaketable.system.raft.protocol import RaftConfig
 from shaketable.system.sim.broken_starts.broken_confs import BROKEN, check_refused
 from shaketable.system.sim.rules.violation import Violated
-from shaketable.system.store.plain.commit_log import PlainCommitLog
+from shaketable.system.store.plain_commit_log import PlainCommitLog
 
 
 def test_all_of_them_are_refused() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shaketable.system.sim.broken_starts.broken_folders import Folder
-from shaketable.system.sim.broken_starts.broken_recovery import check_recovery
+from shaketable.system.sim.broken_starts.broken_folders import Folder, check_recovery
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.schedules.random_streams import open_stream
 from shaketable.system.sim.schedules.schedule import Call, Schedule, Settings

@@ -9,11 +9,10 @@ import pytest
 
 from shaketable.system.broker.broker_state import BrokerState, encode_state
 from shaketable.system.mutants import Mutant
-from shaketable.system.raft.batch import LogEnd
-from shaketable.system.raft.protocol import Compact
+from shaketable.system.raft.protocol import Compact, LogEnd
 from shaketable.system.sim.disk import SimDisk
 from shaketable.system.sim.key_queries import KeyQueries
-from shaketable.system.sim.rules.checkpoints import (
+from shaketable.system.sim.rules.replication import (
     check_blames_no_disk,
     check_loaded,
     check_saved,

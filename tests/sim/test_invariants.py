@@ -12,13 +12,14 @@ from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.reading import queries
 from shaketable.system.broker.reading.key_items import message_at
 from shaketable.system.mutants import Mutant
-from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.leadership import Leadership
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import (
     Append,
+    Batch,
     Compact,
+    LogEnd,
     Role,
     RoleChange,
     SaveState,
@@ -27,12 +28,6 @@ from shaketable.system.raft.protocol import (
 )
 from shaketable.system.raft.protocol import Install as InstallWrite
 from shaketable.system.sim.disk import PowerLoss, SimDisk
-from shaketable.system.sim.rules.bounds import (
-    HANDLES_MAX,
-    check_answered,
-    check_bounds,
-    check_handles,
-)
 from shaketable.system.sim.rules.client_history import (
     APPEND,
     FAIL,
@@ -41,11 +36,17 @@ from shaketable.system.sim.rules.client_history import (
     PULL,
     UNKNOWN,
     Operation,
+    check_filled,
     check_history,
     check_refusals,
 )
 from shaketable.system.sim.rules.invariants import Invariants
-from shaketable.system.sim.rules.pulls import check_filled
+from shaketable.system.sim.rules.replication import (
+    HANDLES_MAX,
+    check_answered,
+    check_bounds,
+    check_handles,
+)
 from shaketable.system.sim.rules.shadow import Shadow
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.run_trace import Counts
@@ -54,7 +55,7 @@ from shaketable.system.sim.schedules.schedule import Call, Options, Schedule, Se
 from shaketable.system.sim.world import run_seed
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.disk import DiskFailed
-from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.entry import EntryBuilder
 from shaketable.system.store.log_writer import LogWriter
 from shaketable.system.store.state_files import HardState
 

@@ -19,15 +19,13 @@ from shaketable.system.broker.broker import Broker
 from shaketable.system.master_slave.core import BrokerRole, MasterSlaveConfig, MasterSlaveCore
 from shaketable.system.mutants import HEALTHY, Mutant
 from shaketable.system.node.master_slave.parts import MasterSlaveParts
-from shaketable.system.raft.batch import Batch, LogEnd
-from shaketable.system.raft.protocol import Append
+from shaketable.system.raft.protocol import Append, Batch, LogEnd
 from shaketable.system.sim.rules.master_slave_invariants import (
     MasterSlaveInvariants,
     MasterSlaveShadow,
 )
 from shaketable.system.sim.rules.violation import Violated
-from shaketable.system.store.plain.batch import PlainBatch, plain_end
-from shaketable.system.store.plain.commit_log import PlainCommitLog
+from shaketable.system.store.plain_commit_log import PlainBatch, PlainCommitLog, plain_end
 
 NODES = ("n0", "n1")
 OPTIONS = {

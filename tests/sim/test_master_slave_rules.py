@@ -15,8 +15,7 @@ from shaketable.system.master_slave.core import MasterSlaveCore
 from shaketable.system.master_slave.ha import HAError, MasterConnection, SlaveConnection
 from shaketable.system.mutants import Mutant
 from shaketable.system.node.master_slave.parts import MasterSlaveParts
-from shaketable.system.sim.master_slave_world import foreign_configs
-from shaketable.system.sim.master_slave_world.foreign_configs import check_foreign_configs
+from shaketable.system.sim.master_slave_world import world
 from shaketable.system.sim.master_slave_world.setup import (
     MASTER,
     NO_EXPIRY_MS,
@@ -25,7 +24,7 @@ from shaketable.system.sim.master_slave_world.setup import (
     Setup,
     draw_setup,
 )
-from shaketable.system.sim.master_slave_world.world import MasterSlaveWorld
+from shaketable.system.sim.master_slave_world.world import MasterSlaveWorld, check_foreign_configs
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.schedules.faults import Crash, FullDisk, SlowDisk
 from shaketable.system.sim.schedules.random_streams import RandomStreams
@@ -141,8 +140,8 @@ def careless(file: str, data: bytes, into: BrokerTables) -> None:
 
 def test_foreign_configs_are_refused_or_put_right(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_foreign_configs(RandomStreams(1).stream("x"), tables(), "n0") > 0
-    monkeypatch.setattr(foreign_configs, "load_tables", careless)
-    monkeypatch.setattr(foreign_configs, "_WAYS", (foreign_configs._odd_groups,))
+    monkeypatch.setattr(world, "load_tables", careless)
+    monkeypatch.setattr(world, "_WAYS", (world._odd_groups,))
     with pytest.raises(Violated, match="foreign-configs-are-refused"):
         check_foreign_configs(RandomStreams(1).stream("x"), tables(), "n0")
 

@@ -17,14 +17,13 @@ from shaketable.harness.targets.simulators import (
 )
 from shaketable.harness.targets.sync_double_write import PLUGIN as SYNC
 from shaketable.system.broker.broker import Broker
-from shaketable.system.broker.delays.delay_delivery import DelayDelivery
-from shaketable.system.broker.delays.delay_levels import LEVELS_MAX
+from shaketable.system.broker.delay_levels import LEVELS_MAX
+from shaketable.system.broker.deliveries import DelayDelivery
 from shaketable.system.master_slave.config_files import DELAYS
 from shaketable.system.master_slave.ha import MasterConnection, SlaveConnection
 from shaketable.system.mutants import Mutant
 from shaketable.system.node.master_slave.config_files import ConfigFiles
 from shaketable.system.node.master_slave.parts import MasterSlaveParts
-from shaketable.system.sim.broken_starts.file_damage import OF_A_BROKER
 from shaketable.system.sim.master_slave_world.setup import (
     AHEAD,
     MASTER,
@@ -38,7 +37,7 @@ from shaketable.system.sim.master_slave_world.setup import (
 )
 from shaketable.system.sim.master_slave_world.world import MasterSlaveWorld, run_seed
 from shaketable.system.sim.planted_bugs import planted_bug
-from shaketable.system.sim.schedules.faults import Crash, Cut
+from shaketable.system.sim.schedules.faults import OF_A_BROKER, Crash, Cut
 
 CUT_MS = 5_000
 SETUP = Setup(

@@ -28,13 +28,14 @@ from shaketable.system.node.recorder import (
     frame,
     read_records,
 )
-from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import (
+    Batch,
     Compact,
     Install,
     InvariantError,
     LeadershipTransfer,
+    LogEnd,
     PushRequest,
     RaftConfig,
     Role,

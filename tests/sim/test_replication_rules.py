@@ -8,12 +8,11 @@ import pytest
 from shaketable.system.mutants import HEALTHY, Mutant
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.dispatcher import DispatchState, EntryDispatcher
-from shaketable.system.raft.follower import Follower
-from shaketable.system.raft.leadership import Leadership
+from shaketable.system.raft.leadership import Leadership, ReadRounds
+from shaketable.system.raft.leadership import Transfer as TransferState
+from shaketable.system.raft.member_state import Follower
 from shaketable.system.raft.membership import MembershipError, MembershipLog
 from shaketable.system.raft.protocol import TransferError
-from shaketable.system.raft.read_rounds import ReadRounds
-from shaketable.system.raft.transfer import Transfer as TransferState
 from shaketable.system.sim.rules.client_history import (
     APPEND,
     LARGE_BYTES,

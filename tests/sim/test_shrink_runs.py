@@ -19,7 +19,7 @@ from shaketable.system.sim.schedules.schedule import (
     draw_schedule,
     raft_config,
 )
-from shaketable.system.sim.shrinking.shrink import (
+from shaketable.system.sim.shrinking import (
     BadShrunkFile,
     Limits,
     NothingToShrink,

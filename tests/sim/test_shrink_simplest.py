@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shaketable.system.sim.shrinking.shrink_search import (
+from shaketable.system.sim.shrinking import (
     StopSearch,
     simplest_flags,
     simplest_numbers,

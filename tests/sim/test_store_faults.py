@@ -8,10 +8,12 @@ import pytest
 
 from shaketable.system.raft import leadership, membership
 from shaketable.system.sim.broken_starts import broken_folders, broken_hints
-from shaketable.system.sim.broken_starts.file_damage import ALWAYS_DETECTED, REBUILT, WAYS
 from shaketable.system.sim.group_operator import UNKNOWN_MEMBER
 from shaketable.system.sim.initial_disks.plain_messages import SHAPES
 from shaketable.system.sim.schedules.faults import (
+    ALWAYS_DETECTED,
+    REBUILT,
+    WAYS,
     AnyFault,
     ClockOffset,
     DamageFile,
@@ -25,8 +27,7 @@ from shaketable.system.store import commit_log, state_files
 from shaketable.system.store.broker_checkpoint import BrokerCheckpoint, CheckpointFiles
 from shaketable.system.store.consume_queue_files import ConsumeQueueFiles
 from shaketable.system.store.disk import DiskFailed
-from shaketable.system.store.keys.key_file import KeyFileWriter
-from shaketable.system.store.keys.key_index import KeyIndex
+from shaketable.system.store.key_index import KeyFileWriter, KeyIndex
 from shaketable.system.store.segment_files import OpenFiles
 
 KEYED = {"key_items_max": 100, "key_slots": 50, "key_file_items": 200, "keyed": 1.0}

@@ -19,11 +19,17 @@ from shaketable.system.sim.schedules.schedule import (
     Settings,
     draw_schedule,
 )
-from shaketable.system.sim.shrinking.shrink import Shrunk, load
-from shaketable.system.sim.stories.story import NothingToTell, planted_bug, save_story, tell
-from shaketable.system.sim.stories.story_page import HEAD, LINE, Layout
-from shaketable.system.sim.stories.story_rows import ROWS_MAX, Rows, build_rows
-from shaketable.system.sim.stories.story_text import draw_text, sentence
+from shaketable.system.sim.shrinking import Shrunk, load
+from shaketable.system.sim.stories.story import (
+    HEAD,
+    LINE,
+    Layout,
+    NothingToTell,
+    planted_bug,
+    save_story,
+    tell,
+)
+from shaketable.system.sim.stories.story_rows import ROWS_MAX, Rows, build_rows, draw_text, sentence
 from shaketable.system.sim.stories.watch import Kind, watch
 from shaketable.system.sim.world import run_seed
 

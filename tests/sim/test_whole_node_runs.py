@@ -11,13 +11,12 @@ import pytest
 import trio
 from trio._core import _run
 
-from shaketable.system.broker import broker_info
+from shaketable.system.broker.admin import BrokerInfo
 from shaketable.system.broker.effects import Outbox
 from shaketable.system.client import (
     BrokerGroupClient,
     Metadata,
     OutcomeUnknownError,
-    admin,
     connection,
     group,
 )
@@ -200,7 +199,7 @@ def test_an_operator_gets_the_newest_leader_that_answers(monkeypatch):
         leaders = [answer for answer in answers.values() if answer.role == "leader"]
         return None if is_sure else min(leaders, key=lambda each: each.term, default=None)
 
-    monkeypatch.setattr(admin, "_leader_among", oldest)
+    monkeypatch.setattr(group, "_leader_among", oldest)
     violation = run_seed(7, schedule=schedule(CUT_OFF, settings=slow)).violation
     assert violation is not None
     assert violation.invariant == "operators-find-the-leader"
@@ -208,14 +207,14 @@ def test_an_operator_gets_the_newest_leader_that_answers(monkeypatch):
 
 def test_an_operator_that_asks_on_though_a_leader_answered_is_found(monkeypatch):
     """The operator's own bug: it waits for all members, though one of them is down."""
-    found = admin._leader_among
+    found = group._leader_among
 
     def sure(answers: dict[str, Metadata], *, is_sure: bool) -> Metadata | None:
         return None if is_sure or len(answers) < 3 else found(answers, is_sure=True)
 
     down = Crash(start_ms=2_000, duration_ms=2_500, node="follower", loses_unsynced=False)
     assert run_seed(7, schedule=schedule(down)).violation is None
-    monkeypatch.setattr(admin, "_leader_among", sure)
+    monkeypatch.setattr(group, "_leader_among", sure)
     violation = run_seed(7, schedule=schedule(down)).violation
     assert violation is not None
     assert violation.invariant == "operators-find-the-leader"
@@ -237,7 +236,7 @@ def test_a_status_that_is_over_is_found():
     ],
 )
 def test_figures_that_are_wrong_are_found(monkeypatch, name, wrong):
-    right = broker_info.BrokerInfo._answer
+    right = BrokerInfo._answer
 
     def answer(self, connection, request, value):
         table = value.get("table", {})
@@ -245,7 +244,7 @@ def test_figures_that_are_wrong_are_found(monkeypatch, name, wrong):
             value = {"table": {**table, name: wrong(table[name])}}
         right(self, connection, request, value)
 
-    monkeypatch.setattr(broker_info.BrokerInfo, "_answer", answer)
+    monkeypatch.setattr(BrokerInfo, "_answer", answer)
     violation = run_seed(7, schedule=schedule()).violation
     assert violation is not None
     assert violation.invariant == "status-is-true"
@@ -270,7 +269,7 @@ def test_a_refusal_that_is_tried_again_is_found():
 
 
 def test_an_operator_that_asks_without_a_pause_is_found(monkeypatch):
-    monkeypatch.setattr(admin, "POLL_INTERVAL_S", 0.0)
+    monkeypatch.setattr(group, "POLL_INTERVAL_S", 0.0)
     violation = run_seed(7, schedule=schedule()).violation
     assert violation is not None
     assert violation.invariant == "clients-pause"

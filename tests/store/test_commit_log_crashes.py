@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from store_crash_points import FailingSync, check
 from store_life import Promise, Script
 
-from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.membership import Membership
-from shaketable.system.raft.protocol import SaveState
+from shaketable.system.raft.protocol import LogEnd, SaveState
 from shaketable.system.sim.disk import PowerLoss, SimDisk
 from shaketable.system.store import entry, recovery, state_files
 from shaketable.system.store.commit_log import CommitLog, LogDamaged

@@ -14,14 +14,13 @@ from msgspec.structs import replace
 
 from shaketable.system.node.disks.real_disk import RealDisk
 from shaketable.system.node.disks.volatile_disk import VolatileDisk
-from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.membership import Membership
-from shaketable.system.raft.protocol import Snapshot
+from shaketable.system.raft.protocol import LogEnd, Snapshot
 from shaketable.system.sim.disk import SimDisk
 from shaketable.system.store import entry, recovery
 from shaketable.system.store.commit_log import CommitLog, LogDamaged, NotContiguous, OutsideLog
 from shaketable.system.store.disk import DiskFull, StoreError
-from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.entry import EntryBuilder
 from shaketable.system.store.group_events import DamagedMembership
 
 FILE_BYTES, INDEX_FILE_BYTES = 1024, 128

@@ -15,12 +15,11 @@ import pytest
 from store_crash_points import fail_each_sync, survey
 from store_life import FILE_BYTES, BrokenPromise
 
-from shaketable.system.store import commit_log, recovery, state_files
+from shaketable.system.store import commit_log, plain_log, recovery, state_files
 from shaketable.system.store.commit_log import CommitLog, HardState, LogFolder, set_log_start
 from shaketable.system.store.disk import DiskFailed, replace_file
 from shaketable.system.store.entry import BLANK
 from shaketable.system.store.log_writer import LogWriter
-from shaketable.system.store.plain import log
 from shaketable.system.store.recovery import LogScan
 from shaketable.system.store.segment_files import SegmentFiles
 from shaketable.system.store.state_files import StoredSnapshot, save_hard_state
@@ -210,9 +209,9 @@ def upgrades_without_fsync():
 
     def fill(self, position):
         left = self.end - position
-        self._files.write([BLANK.pack(left, log.BLANK_MAGIC)], position)
+        self._files.write([BLANK.pack(left, plain_log.BLANK_MAGIC)], position)
 
-    return patch.object(log.PlainLog, "_fill_with_blank", fill)
+    return patch.object(plain_log.PlainLog, "_fill_with_blank", fill)
 
 
 def abort_without_dir_sync():

@@ -9,15 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.membership import Membership
-from shaketable.system.store.entry import DamagedEntry, iter_dispatches, verify_batch
-from shaketable.system.store.entry_builder import EntryBuilder
-from shaketable.system.store.entry_table import (
+from shaketable.system.raft.protocol import Batch, LogEnd
+from shaketable.system.store.entry import (
     CHECKED_MIN,
     WALKED_MIN,
+    DamagedEntry,
+    EntryBuilder,
     is_valid_batch,
+    iter_dispatches,
     message_table,
+    verify_batch,
 )
 
 COUNT = WALKED_MIN + 3

@@ -23,7 +23,7 @@ from shaketable.system.raft.protocol import (
 from shaketable.system.sim.disk import SimDisk, SimFile
 from shaketable.system.store.commit_log import CommitLog, HardState
 from shaketable.system.store.disk import DiskFailed, DiskFull
-from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.entry import EntryBuilder
 from shaketable.system.store.log_writer import LogWriter
 
 NEEDS_ROOM = frozenset({"create", "pwrite", "grow"})

@@ -18,15 +18,14 @@ from store_life import (
     put_plain_log,
 )
 
-from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.membership import Membership
-from shaketable.system.raft.protocol import Snapshot
+from shaketable.system.raft.protocol import LogEnd, Snapshot
 from shaketable.system.sim.disk import SimDisk
 from shaketable.system.store.commit_log import CommitLog, LogDamaged, OutsideLog
 from shaketable.system.store.disk import StoreError, read_file
-from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.entry import EntryBuilder
 from shaketable.system.store.message import BORN_HOST_V6, STORE_HOST_V6, Message, encode_message
-from shaketable.system.store.plain.log import PlainLogDamaged
+from shaketable.system.store.plain_log import PlainLogDamaged
 
 
 def open_log(

@@ -7,12 +7,11 @@ from msgspec.structs import replace
 from store_crash_points import entries_of
 from store_life import FILE_BYTES, open_log
 
-from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.membership import Membership
-from shaketable.system.raft.protocol import Snapshot
+from shaketable.system.raft.protocol import LogEnd, Snapshot
 from shaketable.system.sim.disk import SimDisk
 from shaketable.system.store.commit_log import CommitLog, LogDamaged, NotContiguous, OutsideLog
-from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.entry import EntryBuilder
 from shaketable.system.store.group_events import MEMBERSHIP_CHANNEL
 
 TWO = Membership(("n0", "n1"))

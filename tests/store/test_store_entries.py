@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from shaketable.system.raft.batch import Batch, LogEnd
+from shaketable.system.raft.protocol import Batch, LogEnd
 from shaketable.system.store.entry import (
     DamagedEntry,
+    EntryBuilder,
     EntryTooLarge,
     iter_messages,
     next_position,
     verify_batch,
 )
-from shaketable.system.store.entry_builder import EntryBuilder
 from shaketable.system.store.message import (
     DamagedMessage,
     Message,

@@ -17,12 +17,17 @@ from shaketable.system.broker.mode import DLEDGER
 from shaketable.system.broker.reput import Dispatch
 from shaketable.system.broker.topic_tables.taken_over import plain_dispatches, upgraded_snapshot
 from shaketable.system.mutants import HEALTHY, Mutant
-from shaketable.system.raft.log_view import LogView
+from shaketable.system.raft.ledger import LogView
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import Message, RaftConfig, Role, RoleChange, Snapshot, Write
 from shaketable.system.remoting.codes import RequestCode
-from shaketable.system.remoting.command import Command, decode_command, encode_command
-from shaketable.system.remoting.frame import Frame, FrameBuffer
+from shaketable.system.remoting.command import (
+    Command,
+    Frame,
+    FrameBuffer,
+    decode_command,
+    encode_command,
+)
 from shaketable.system.remoting.requests import (
     MemberRequest,
     PullMessage,

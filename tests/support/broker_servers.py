@@ -10,8 +10,7 @@ from itertools import count
 import trio
 from broker_group import HOST, BrokerGroup
 
-from shaketable.system.remoting.command import encode_command
-from shaketable.system.remoting.frame import FrameBuffer
+from shaketable.system.remoting.command import FrameBuffer, encode_command
 from shaketable.system.remoting.requests import SendRequest, decode_request
 
 IDLE_S = 0.001

@@ -9,10 +9,10 @@ from random import Random
 from shaketable.system.broker.broker_state import BrokerState, decode_state, encode_state, ranges_of
 from shaketable.system.broker.consume_queue import ConsumeQueues
 from shaketable.system.broker.reading.key_items import KeyItems
-from shaketable.system.raft.batch import LogEnd
+from shaketable.system.raft.protocol import LogEnd
 from shaketable.system.sim.disk import PowerLoss, SimDisk
 from shaketable.system.store.broker_checkpoint import BrokerCheckpoint, CheckpointFiles
-from shaketable.system.store.keys.key_file import Sizes
+from shaketable.system.store.key_index import Sizes
 from shaketable.system.store.segment_files import OutsideLog
 
 ROOT, FOLDER = "/store", "/store/dledger-n0"

@@ -14,7 +14,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from shaketable.harness.history import frame_kernels
+from shaketable.harness.history import event_kernels
 from shaketable.harness.history.segments import MAGIC
 
 CLIENTS_PER_KEY = 5
@@ -27,7 +27,7 @@ LONGEST_TICKS = 4.5
 EVENTS_PER_BLOCK = 1_000_000
 FRAME_BYTES_MAX = 128
 
-_crc32 = frame_kernels._crc32
+_crc32 = event_kernels._crc32
 
 
 @numba.njit(nogil=True, cache=True)

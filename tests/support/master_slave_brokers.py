@@ -20,7 +20,7 @@ from shaketable.system.remoting.requests import decode_request
 from shaketable.system.sim.disk import SimDisk
 from shaketable.system.store.broker_checkpoint import CheckpointFiles
 from shaketable.system.store.log_writer import LogWriter
-from shaketable.system.store.plain.commit_log import PlainCommitLog
+from shaketable.system.store.plain_commit_log import PlainCommitLog
 
 
 class MasterSlaveBroker:

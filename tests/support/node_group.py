@@ -17,9 +17,8 @@ from typing import TypeVar
 import trio
 
 from shaketable.harness.runtime.processes.ports import find_free
-from shaketable.system.client.admin import AdminClient
 from shaketable.system.client.connection import OutcomeUnknownError, RefusedError
-from shaketable.system.client.group import BrokerGroupClient, Metadata
+from shaketable.system.client.group import AdminClient, BrokerGroupClient, Metadata
 
 Result = TypeVar("Result")
 Address = tuple[str, int]

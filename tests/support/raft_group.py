@@ -6,15 +6,16 @@ import struct
 from collections import deque
 from collections.abc import Callable
 
-from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.core import RaftCore
-from shaketable.system.raft.log_view import LogView
+from shaketable.system.raft.ledger import LogView
 from shaketable.system.raft.membership import AddLearner, Change, Membership, Promote, Remove
 from shaketable.system.raft.protocol import (
     Append,
+    Batch,
     Compact,
     Install,
     LeadershipTransfer,
+    LogEnd,
     Message,
     PushRequest,
     RaftConfig,

@@ -12,11 +12,11 @@ import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from raft_group import CHANGES, ENTRY_BYTES, Group
 
-from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.membership import MembershipError
 from shaketable.system.raft.protocol import (
     DiskFullError,
+    LogEnd,
     NotLeaderError,
     RaftConfig,
     Role,

@@ -36,8 +36,7 @@ from shaketable.system.raft.protocol import Append
 from shaketable.system.sim.disk import Platter, PowerLoss, SimDisk, SimFile
 from shaketable.system.store.commit_log import CommitLog, OutsideLog
 from shaketable.system.store.disk import Buffer, DiskFailed, StoreError
-from shaketable.system.store.entry import verify_batch
-from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.entry import EntryBuilder, verify_batch
 from shaketable.system.store.group_events import MEMBERSHIP_CHANNEL, memberships_in
 from shaketable.system.store.log_writer import LogWriter
 from shaketable.system.store.message import encode_message

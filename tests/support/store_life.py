@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
-from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import (
     Append,
+    Batch,
     Compact,
     Install,
+    LogEnd,
     SaveState,
     Snapshot,
     Truncate,
@@ -20,8 +21,7 @@ from shaketable.system.raft.protocol import (
 )
 from shaketable.system.sim.disk import SimDisk
 from shaketable.system.store.commit_log import CommitLog, HardState
-from shaketable.system.store.entry import DamagedEntry
-from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.entry import DamagedEntry, EntryBuilder
 from shaketable.system.store.log_writer import LogWriter
 from shaketable.system.store.message import Message, encode_message
 

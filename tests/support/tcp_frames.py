@@ -6,7 +6,7 @@ import socket
 import struct
 
 from shaketable.harness.network import packet_links
-from shaketable.harness.network.addresses import hardware_address, node_address
+from shaketable.harness.network.netns import hardware_address, node_address
 
 ADDRESSES = {f"n{number}": socket.inet_aton(node_address(number)) for number in range(3)}
 FIN, SYN, RST, ACK = packet_links.FIN, packet_links.SYN, packet_links.RST, packet_links.ACK

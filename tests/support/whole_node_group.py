@@ -15,8 +15,8 @@ from shaketable.system.sim.rules.violation import Violation
 from shaketable.system.sim.run_trace import Trace
 from shaketable.system.sim.schedules.faults import Cut
 from shaketable.system.sim.schedules.schedule import Schedule, Settings
+from shaketable.system.sim.trio_world.clocks import CURRENT, Process
 from shaketable.system.sim.trio_world.host import Host
-from shaketable.system.sim.trio_world.process import CURRENT, Process
 from shaketable.system.sim.trio_world.tcp_network import TcpLink
 from shaketable.system.sim.trio_world.world import TrioWorld
 

@@ -8,7 +8,7 @@ from shaketable.harness.history.schema import ENTRIES
 from shaketable.harness.targets.logs.dledger_files import read_entries
 from shaketable.system.node.disks.real_disk import RealDisk
 from shaketable.system.store.commit_log import CommitLog
-from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.entry import EntryBuilder
 
 FILE_BYTES = 4096
 

@@ -23,10 +23,10 @@ from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import (
     RESPONSE_FLAG,
     Command,
+    FrameBuffer,
     decode_command,
     encode_command,
 )
-from shaketable.system.remoting.frame import FrameBuffer
 
 TIMEOUT_S = 30.0
 [TARGET] = [each for each in PLUGINS if each.name == "rocketmq"]

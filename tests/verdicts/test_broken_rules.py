@@ -10,7 +10,7 @@ import pytest
 from fake_target import FakeTarget
 
 from shaketable.harness import discovery
-from shaketable.harness.contracts.broken_rules import BROKE_RULE, FOUND_DAMAGE
+from shaketable.harness.contracts.abilities import BROKE_RULE, FOUND_DAMAGE
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import CheckContext, FaultWindow, Promises, Target
 from shaketable.harness.contracts.verdict import Outcome, Verdict
@@ -20,7 +20,7 @@ from shaketable.harness.targets.dledger import ENDS
 from shaketable.system.node import process
 from shaketable.system.raft.protocol import InvariantError
 from shaketable.system.store.disk import DiskFailed, DiskFull
-from shaketable.system.store.plain.log import PlainLogDamaged
+from shaketable.system.store.plain_log import PlainLogDamaged
 from shaketable.system.store.state_files import LogDamaged
 
 S = 1_000_000_000

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shaketable.harness import discovery
-from shaketable.harness.contracts.broken_rules import ENDED_UNHARMED, Broken
+from shaketable.harness.contracts.abilities import ENDED_UNHARMED, Broken
 from shaketable.harness.contracts.plugins import CheckContext, FaultWindow, Target
 from shaketable.harness.contracts.verdict import Outcome, Verdict
 from shaketable.harness.history.run_folder import RunFolder

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from fake_target import FakeTarget
 
-from shaketable.harness.contracts.broken_rules import Broken
+from shaketable.harness.contracts.abilities import Broken
 from shaketable.harness.contracts.plugins import CheckContext, FaultWindow, Promises
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.export import GIVEN_UP

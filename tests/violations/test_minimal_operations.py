@@ -7,7 +7,7 @@ import pyarrow as pa
 from shaketable.harness.history.schema import OPERATIONS
 from shaketable.reports.run_page.violations import OperationLookup
 from shaketable.reports.run_view import Violation
-from shaketable.reports.violation_page.steps import OPERATIONS_MAX, minimal_operations
+from shaketable.reports.violation_page.moments import OPERATIONS_MAX, minimal_operations
 
 KEY = "kv/0"
 MS = 1_000_000

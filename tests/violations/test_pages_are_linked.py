@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from shaketable import reports
-from shaketable.harness.gating.reading import read_stored
+from shaketable.harness.gating import read_stored
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.serving.responses import SELF_CONTAINED, Response, Site
 from shaketable.reports import junit
 from shaketable.reports.gating import markdown, sarif
 from shaketable.reports.gating.policy import Policy
 from shaketable.reports.gating.rulings import decide
-from shaketable.reports.violation_page import page_index
+from shaketable.reports.violation_page import violation_view
 
 PAGE = "violations/001-lost-append.html"
 
@@ -66,7 +66,7 @@ def test_a_run_without_pages_is_judged_as_before(folder: Path) -> None:
     ],
 )  # fmt: skip
 def test_an_index_that_makes_no_sense_names_no_page(folder: Path, text: str) -> None:
-    (folder / "violations" / page_index.FILE).write_text(text)
+    (folder / "violations" / violation_view.FILE).write_text(text)
     assert gated(folder).runs[0].pages == ()
 
 

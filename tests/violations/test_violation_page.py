@@ -20,7 +20,7 @@ from shaketable.harness.contracts.finding_kinds import FINDING_KINDS
 from shaketable.reports.run_page.view import build_view
 from shaketable.reports.run_view import CheckerView, RoleSpan, Violation, ViolationGroup
 from shaketable.reports.spacetime import ROLES_MAX, lay_out
-from shaketable.reports.violation_page import building, page_index
+from shaketable.reports.violation_page import building, violation_view
 from shaketable.reports.violation_page.building import build_pages
 from shaketable.reports.violation_page.moments import FAULTS_MAX, faults_near
 from shaketable.reports.violation_page.violation_view import ViolationPage
@@ -219,7 +219,7 @@ def test_half_a_character_and_numbers_without_end_are_no_traceback(lost: Any) ->
     path.write_text(json.dumps(json.loads(path.read_text()) | {"maps": maps}))
     reports.write(folder)
     (folder / "violations" / "index.json").write_text('{"x": ' + "[" * 100_000)
-    assert page_index.read_index(folder / "violations") == ()
+    assert violation_view.read_index(folder / "violations") == ()
 
 
 def test_a_stale_answer_of_another_than_the_leader_is_said(lost: Any) -> None:
@@ -451,7 +451,7 @@ def test_hostile_values_stay_text(lost: Any) -> None:
     written = sorted((folder / "violations").glob("*.html"))
     assert len(written) == 3
     for path in written:
-        assert re.fullmatch(page_index.NAME, path.name), path.name
+        assert re.fullmatch(violation_view.NAME, path.name), path.name
         page = Text(path.read_text(encoding="utf-8"))
         assert page.tags.count("script") == 1  # ours
         assert "img" not in page.tags

@@ -14,7 +14,7 @@ from shaketable.reports.run_page.violations import SHOWN_MAX
 from shaketable.reports.run_view import OperationRow
 from shaketable.reports.spacetime import LABEL_WIDTH, describe, lay_out
 from shaketable.reports.violation_page.building import build_pages
-from shaketable.reports.violation_page.steps import OPERATIONS_MAX
+from shaketable.reports.violation_page.moments import OPERATIONS_MAX
 from shaketable.reports.violation_page.violation_view import ViolationPage
 
 MS = 1_000_000

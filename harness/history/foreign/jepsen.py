@@ -26,8 +26,7 @@ from shaketable.harness.history.foreign.columns import (
     show,
 )
 from shaketable.harness.history.foreign.edn import CutError, EdnError, Keyword
-from shaketable.harness.history.foreign.history import Damage
-from shaketable.harness.history.foreign.text_lines import NOT_UTF8
+from shaketable.harness.history.foreign.history import NOT_UTF8, Damage
 
 CHUNK_BYTES: Final = 1 << 20
 EVENT_CHARACTERS_MAX: Final = 1 << 24

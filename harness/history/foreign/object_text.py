@@ -31,8 +31,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from shaketable.harness.history.foreign.columns import INT64_MAX, Columns, Pairing, show
-from shaketable.harness.history.foreign.history import FaultSpan
-from shaketable.harness.history.foreign.text_lines import decoded, number_or_text
+from shaketable.harness.history.foreign.history import FaultSpan, decoded, number_or_text
 
 OBJECT_LINE: Final = re.compile(r"\s*#\s*@object\s+(\S.*?)\s*$")
 KIND_LINE: Final = re.compile(r"\s*#\s*([A-Za-z][\w -]*?)\s*$")

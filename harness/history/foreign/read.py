@@ -28,7 +28,14 @@ import pyarrow.parquet as pq
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.history.foreign.columns import Columns
-from shaketable.harness.history.foreign.history import Damage, FaultSpan, History, damage_text
+from shaketable.harness.history.foreign.history import (
+    NOT_UTF8,
+    Damage,
+    FaultSpan,
+    History,
+    damage_text,
+    read_lines,
+)
 from shaketable.harness.history.foreign.jepsen import (
     CONSOLE_LINE,
     MARK,
@@ -60,7 +67,6 @@ from shaketable.harness.history.foreign.tables import (
     require_sound,
     row_count,
 )
-from shaketable.harness.history.foreign.text_lines import NOT_UTF8, read_lines
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.history.schema import OPERATIONS
 from shaketable.harness.history.segments import MAGIC

@@ -29,8 +29,7 @@ import re
 from typing import Any, Final
 
 from shaketable.harness.history.foreign.columns import TRANSACTION, Columns, show
-from shaketable.harness.history.foreign.history import FaultSpan
-from shaketable.harness.history.foreign.text_lines import decoded, number_or_text
+from shaketable.harness.history.foreign.history import FaultSpan, decoded, number_or_text
 
 STEP_LINE: Final = re.compile(r"\s*([rw])\s+(\S+)\s+(\S+)\s*$", re.IGNORECASE)
 RULE_LINE: Final = re.compile(r"\s*(?:(-{3,})|(={3,}))\s*$")

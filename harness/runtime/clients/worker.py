@@ -52,7 +52,7 @@ from shaketable.harness.generators.generator import (
     think_time,
 )
 from shaketable.harness.guard import die_with_parent
-from shaketable.harness.history.recorder import Recorder, next_process
+from shaketable.harness.history.segments import Recorder, next_process
 
 REPORT_INTERVAL_S: Final = 0.25
 """How often a worker reports its counts to the supervisor."""

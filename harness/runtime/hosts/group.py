@@ -18,8 +18,8 @@ from typing import Final
 import msgspec
 import trio
 
+from shaketable.harness.contracts.abilities import Hosts
 from shaketable.harness.contracts.errors import HarnessError
-from shaketable.harness.contracts.hosts import Hosts
 from shaketable.harness.contracts.plugins import Address, Launch, NodeLayout, NodeStatus, Target
 from shaketable.harness.history.run_folder import RunFolder, write_atomically
 from shaketable.harness.runtime.group_status import status_timeout_s

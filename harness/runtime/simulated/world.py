@@ -14,8 +14,12 @@ from pathlib import Path
 
 import trio
 
-from shaketable.harness.contracts.abilities import ChangesMembers, TransfersLeadership
-from shaketable.harness.contracts.broken_rules import ENDED_UNHARMED, Broken
+from shaketable.harness.contracts.abilities import (
+    ENDED_UNHARMED,
+    Broken,
+    ChangesMembers,
+    TransfersLeadership,
+)
 from shaketable.harness.contracts.capabilities import Damage, Link, LinkShape, Resources
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import UNTOUCHED, Json, Launch, NodeLayout, NodeStatus

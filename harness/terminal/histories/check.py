@@ -36,12 +36,12 @@ from shaketable.harness.judging.checking import CheckSettings, EngineKind
 from shaketable.harness.terminal import completion
 from shaketable.harness.terminal.output import INDENT, Output, show_rows
 from shaketable.harness.untrusted_text import printable
-from shaketable.reports.check_page import failing_text
 from shaketable.reports.check_page.checked_history import (
     CheckedHistory,
     failing_part,
     shown_findings,
 )
+from shaketable.reports.check_page.failing_part import text_lines
 
 TIME_BUDGET_S_MAX: Final = 7 * 24 * 3600.0
 MEMORY_BYTES_MIN: Final = 1 << 20
@@ -569,6 +569,6 @@ def _show_findings(out: Console, one: CheckedHistory) -> None:
                 title.append(printable(f"  {finding.message}"), "not bold")
             out.print(title, soft_wrap=not out.is_terminal)
             out.print()
-            for line in failing_text.lines(part, width, finding.message):
+            for line in text_lines(part, width, finding.message):
                 text = printable(f"{'':{2 * INDENT}}{line}").rstrip()
                 out.print(Text(text), soft_wrap=True)

@@ -13,10 +13,10 @@ from typing import ClassVar
 
 import msgspec
 
+from shaketable.system.broker.admin import BrokerInfo
 from shaketable.system.broker.appender import Appender, PendingAppends
-from shaketable.system.broker.broker_info import BrokerInfo
 from shaketable.system.broker.core import Core
-from shaketable.system.broker.delays.send_back import SendBack
+from shaketable.system.broker.deliveries import SendBack
 from shaketable.system.broker.effects import Connection, Outbox
 from shaketable.system.broker.event_log import EventLog
 from shaketable.system.broker.groups.consumer_groups import (

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from shaketable.system.broker.delays.delay_levels import DELIVERY_GROUP
+from shaketable.system.broker.delay_levels import DELIVERY_GROUP
 from shaketable.system.broker.effects import Connection
 from shaketable.system.broker.event_log import EventLog
 from shaketable.system.broker.groups.group_offsets import (

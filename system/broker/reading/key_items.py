@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from shaketable.system.raft.log_view import LogView
+from shaketable.system.raft.ledger import LogView
 from shaketable.system.store.entry import ENTRY_BYTES_MAX
-from shaketable.system.store.keys.key_file import KeyItem
+from shaketable.system.store.key_index import KeyItem
 from shaketable.system.store.message import HEAD, DamagedMessage, Message, decode_message, keys_in
 from shaketable.system.store.segment_files import OutsideLog
 
 
 class KeyReader(Protocol):
-    """Looks up messages in the index that checkpoints wrote (`system.store.keys.key_index`)."""
+    """Looks up messages in the index that checkpoints wrote (`system.store.key_index`)."""
 
     def candidates(self, topic: bytes, key: bytes, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Yield positions, newest first, of all messages with the key, and perhaps of others."""

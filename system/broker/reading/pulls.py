@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from shaketable.system.broker.consume_queue import ConsumeQueues, Queue
 from shaketable.system.broker.effects import Connection
 from shaketable.system.broker.limits import BrokerConfig
-from shaketable.system.raft.log_view import LogView
+from shaketable.system.raft.ledger import LogView
 from shaketable.system.remoting.codes import ResponseCode
 from shaketable.system.remoting.requests import PullMessage, PullMessageResponse
 from shaketable.system.store.message import java_hash

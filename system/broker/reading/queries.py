@@ -14,7 +14,7 @@ from shaketable.system.broker.consume_queue import ConsumeQueues, Queue
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.reading.key_items import message_at
 from shaketable.system.broker.reput import Reput
-from shaketable.system.raft.log_view import LogView
+from shaketable.system.raft.ledger import LogView
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command, CommandError
 from shaketable.system.remoting.requests import (
@@ -27,7 +27,7 @@ from shaketable.system.remoting.requests import (
     SearchOffset,
     ViewMessage,
 )
-from shaketable.system.store.keys.key_index import has_key
+from shaketable.system.store.key_index import has_key
 from shaketable.system.store.message import BORN_HOST_V6, UNIQ_KEY, Message, find_property
 
 ANY_MEMBER_CODES = frozenset((RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID))

@@ -22,12 +22,11 @@ from shaketable.system.broker.broker_state import (
 )
 from shaketable.system.broker.consume_queue import ConsumeQueues, Queue, UnitReader
 from shaketable.system.broker.core import Dispatch
-from shaketable.system.broker.delays.delay_levels import DELIVERY_GROUP
+from shaketable.system.broker.delay_levels import DELIVERY_GROUP
 from shaketable.system.broker.groups.group_offsets import OffsetEvent, OffsetTable
 from shaketable.system.broker.topic_tables.topics import TopicConfig, TopicTable
-from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.membership import Membership
-from shaketable.system.raft.protocol import Snapshot
+from shaketable.system.raft.protocol import LogEnd, Snapshot
 from shaketable.system.store.broker_checkpoint import BrokerCheckpoint
 from shaketable.system.store.group_events import EVENT_TOPIC
 from shaketable.system.store.message import Message, tags_code

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from shaketable.system.broker.broker import Broker
-from shaketable.system.broker.delays.delay_delivery import DelayDelivery
-from shaketable.system.broker.delays.delay_levels import LEVELS_MAX, SCHEDULE_TOPIC
+from shaketable.system.broker.delay_levels import LEVELS_MAX, SCHEDULE_TOPIC
+from shaketable.system.broker.deliveries import DelayDelivery
 from shaketable.system.mutants import GROUP, MASTERS, Hunt, Mutant
 from shaketable.system.store.message import decode_message
 

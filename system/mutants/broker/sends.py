@@ -10,9 +10,8 @@ from shaketable.system.broker.consume_queue import ConsumeQueues, Queue
 from shaketable.system.broker.effects import Connection
 from shaketable.system.broker.sends import ConditionalSends, Sends
 from shaketable.system.mutants import GROUP, Hunt, Mutant
-from shaketable.system.remoting.client_bodies import BatchMessage
 from shaketable.system.remoting.codes import ResponseCode
-from shaketable.system.remoting.requests import SendMessageV2, SendRequest
+from shaketable.system.remoting.requests import BatchMessage, SendMessageV2, SendRequest
 
 
 class AckTimeoutsNeverFire(Broker):

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from shaketable.system.mutants import Hunt, Mutant
 from shaketable.system.raft.core import RaftCore
-from shaketable.system.raft.elector import DiskHealth, Elector
-from shaketable.system.raft.leadership import Leadership
+from shaketable.system.raft.leadership import Leadership, ReadRounds, Transfer
+from shaketable.system.raft.member_state import DiskHealth, Elector
 from shaketable.system.raft.protocol import (
     NotLeaderError,
     PushResponse,
@@ -17,8 +17,6 @@ from shaketable.system.raft.protocol import (
     Token,
     VoteRequest,
 )
-from shaketable.system.raft.read_rounds import ReadRounds
-from shaketable.system.raft.transfer import Transfer
 
 # Elections, votes, terms and leases.
 

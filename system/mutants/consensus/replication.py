@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from shaketable.system.mutants import Mutant
-from shaketable.system.raft.batch import Batch
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.dispatcher import DispatchState, EntryDispatcher
-from shaketable.system.raft.follower import Follower
 from shaketable.system.raft.leadership import Leadership
 from shaketable.system.raft.ledger import Ledger
+from shaketable.system.raft.member_state import Follower
 from shaketable.system.raft.membership import Membership
-from shaketable.system.raft.protocol import PushRequest, PushResponse, Role
+from shaketable.system.raft.protocol import Batch, PushRequest, PushResponse, Role
 
 
 class _CountsUnsynced(Follower):

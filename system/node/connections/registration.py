@@ -19,8 +19,14 @@ from shaketable.system.node.config import NodeConfig
 from shaketable.system.node.connections.link import Link, dial, write_until_broken
 from shaketable.system.node.machine import Clock, sleep
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
-from shaketable.system.remoting.command import Command, CommandError, decode_command, encode_command
-from shaketable.system.remoting.frame import Frame, FrameError
+from shaketable.system.remoting.command import (
+    Command,
+    CommandError,
+    Frame,
+    FrameError,
+    decode_command,
+    encode_command,
+)
 from shaketable.system.remoting.name_server_requests import (
     BrokerHeader,
     DataVersion,

@@ -12,10 +12,11 @@ from typing import Annotated
 
 import msgspec
 
-from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import (
+    Batch,
     LeadershipTransfer,
+    LogEnd,
     Message,
     PushRequest,
     PushResponse,
@@ -33,8 +34,7 @@ from shaketable.system.remoting.command import (
     encode_command,
 )
 from shaketable.system.remoting.requests import Fields
-from shaketable.system.store.entry import DamagedEntry, verify_batch
-from shaketable.system.store.entry_table import is_valid_batch
+from shaketable.system.store.entry import DamagedEntry, is_valid_batch, verify_batch
 from shaketable.system.store.group_events import (
     DamagedMembership,
     decode_membership,

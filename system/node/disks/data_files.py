@@ -5,7 +5,7 @@ Source: DLedger's DLedgerMmapFileStore.CleanSpaceService, which checks files the
 
 from __future__ import annotations
 
-from shaketable.system.broker.expiry import DataFile
+from shaketable.system.broker.limits import DataFile
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.entry import iter_dispatches
 

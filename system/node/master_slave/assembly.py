@@ -11,21 +11,24 @@ from functools import partial
 
 import trio
 
-from shaketable.system.broker.expiry import DataFile
+from shaketable.system.broker.limits import DataFile
 from shaketable.system.master_slave.core import MasterSlaveConfig, PlainLogView
 from shaketable.system.master_slave.mode import master_slave_mode
 from shaketable.system.mutants import Mutant
 from shaketable.system.node.broker_start import checkpoint_files, limits_of
 from shaketable.system.node.config import MasterSlaveSettings, NodeConfig
-from shaketable.system.node.connections.reception import Reception
+from shaketable.system.node.connections.link import Reception
 from shaketable.system.node.machine import Machine
 from shaketable.system.node.master_slave.ha_service import HAService
 from shaketable.system.node.node import Node, NodeParts, WriteHooks
 from shaketable.system.raft.protocol import Install, Write
 from shaketable.system.store.disk import DiskFull
 from shaketable.system.store.log_writer import LogWriter
-from shaketable.system.store.plain.batch import iter_plain_dispatches, plain_end
-from shaketable.system.store.plain.commit_log import PlainCommitLog
+from shaketable.system.store.plain_commit_log import (
+    PlainCommitLog,
+    iter_plain_dispatches,
+    plain_end,
+)
 
 log = logging.getLogger("shaketable.node")
 

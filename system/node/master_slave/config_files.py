@@ -31,8 +31,14 @@ from shaketable.system.master_slave.config_files import (
 from shaketable.system.node.connections.link import dial
 from shaketable.system.node.machine import Clock, Machine, sleep
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
-from shaketable.system.remoting.command import Command, CommandError, decode_command, encode_command
-from shaketable.system.remoting.frame import FrameBuffer, FrameError
+from shaketable.system.remoting.command import (
+    Command,
+    CommandError,
+    FrameBuffer,
+    FrameError,
+    decode_command,
+    encode_command,
+)
 from shaketable.system.store.disk import DiskFull, StoreError, read_file, replace_file
 from shaketable.system.store.group_events import OFFSET_QUEUE, TOPIC_QUEUE
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shaketable.system.master_slave.core import MasterSlaveCore
-from shaketable.system.master_slave.group_commit import GroupCommit
 from shaketable.system.master_slave.ha import MasterConnection, SlaveConnection
+from shaketable.system.master_slave.mode import GroupCommit
 from shaketable.system.node.master_slave.config_files import ConfigFiles, SlaveSynchronize
-from shaketable.system.store.plain.commit_log import PlainCommitLog
+from shaketable.system.store.plain_commit_log import PlainCommitLog
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,7 @@ from pathlib import Path
 import trio
 
 from shaketable.system.node.steered.clock import SteeredClock
-from shaketable.system.node.steered.disk import DiskFaults, SteeredDisk
-from shaketable.system.node.steered.effect_counters import MESSAGES, EffectCounters
+from shaketable.system.node.steered.disk import MESSAGES, DiskFaults, EffectCounters, SteeredDisk
 from shaketable.system.node.steered.orders import FILE_NAME, Orders, TripOrder, read_orders
 from shaketable.system.raft.protocol import Message
 from shaketable.system.store.disk import Disk

@@ -14,7 +14,7 @@ from shaketable.system.node.config import ConfigError, parse
 from shaketable.system.sim.disk import SimDisk
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.store.disk import StoreError
-from shaketable.system.store.plain.commit_log import PlainCommitLog
+from shaketable.system.store.plain_commit_log import PlainCommitLog
 
 MEMBER: Final = {
     "enableDLegerCommitLog": "true",

@@ -22,8 +22,7 @@ from shaketable.system.store.broker_checkpoint import CheckpointFiles
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.consume_queue_files import UNIT_BYTES, topic_folder
 from shaketable.system.store.disk import DiskFailed, StoreError, read_file, replace_file
-from shaketable.system.store.keys.key_file import HEADER_BYTES, Sizes
-from shaketable.system.store.keys.key_index import KeyIndex
+from shaketable.system.store.key_index import HEADER_BYTES, KeyIndex, Sizes
 from shaketable.system.store.state_files import save_committed_index
 
 QUERIES = 0.3

@@ -17,7 +17,7 @@ from shaketable.system.store.message import (
     encode_message,
     encode_properties,
 )
-from shaketable.system.store.plain.log import BLANK, BLANK_BYTES, BLANK_MAGIC
+from shaketable.system.store.plain_log import BLANK, BLANK_BYTES, BLANK_MAGIC
 
 if TYPE_CHECKING:
     from shaketable.system.sim.disk import SimDisk

@@ -31,8 +31,8 @@ from shaketable.system.sim.master_slave_world.setup import (
 )
 from shaketable.system.sim.rules.client_history import APPEND, FAIL, OK, PULL, UNKNOWN, Operation
 from shaketable.system.sim.rules.violation import Violated
+from shaketable.system.sim.trio_world.clocks import CURRENT, Process
 from shaketable.system.sim.trio_world.host import PEER_PORT
-from shaketable.system.sim.trio_world.process import CURRENT, Process
 from shaketable.system.sim.trio_world.world import TrioWorld
 
 TOPIC = "simulated"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shaketable.system.broker.delays.delay_levels import (
+from shaketable.system.broker.delay_levels import (
     LEVELS_MAX,
     SCHEDULE_TOPIC,
     scheduled_properties,
@@ -20,8 +20,9 @@ from shaketable.system.broker.delays.delay_levels import (
 from shaketable.system.master_slave.config_files import DELAYS
 from shaketable.system.node.config import NodeConfig
 from shaketable.system.remoting.fastjson import dumps
-from shaketable.system.sim.broken_starts.file_damage import OF_A_BROKER, WAYS
 from shaketable.system.sim.schedules.faults import (
+    OF_A_BROKER,
+    WAYS,
     AnyFault,
     Crash,
     Cut,
@@ -140,7 +141,7 @@ def _put(disk: SimDisk, folder: str, name: str, data: bytes, size: int) -> None:
 class FileDamage(msgspec.Struct, frozen=True, kw_only=True):
     """A lost or damaged file beside an intact log.
 
-    `file` and `way` are those of `system.sim.broken_starts.file_damage`; `place` (0.0 to 1.0) is
+    `file` and `way` are those of `system.sim.schedules.faults`; `place` (0.0 to 1.0) is
     where.
     """
 

@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 from shaketable.system.broker.broker import Broker
-from shaketable.system.broker.delays.delay_levels import DELIVERY_GROUP, LEVELS_MAX, SCHEDULE_TOPIC
-from shaketable.system.broker.groups.group_offsets import offset_key
+from shaketable.system.broker.broker_state import BrokerState
+from shaketable.system.broker.delay_levels import DELIVERY_GROUP, LEVELS_MAX, SCHEDULE_TOPIC
+from shaketable.system.broker.groups.group_offsets import KEYS_MAX, offset_key
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.reput import BrokerTables
+from shaketable.system.broker.topic_tables.topics import TOPICS_MAX
+from shaketable.system.master_slave.config_files import (
+    DELAYS,
+    GROUPS,
+    OFFSETS,
+    TOPICS,
+    encode_tables,
+    load_tables,
+)
 from shaketable.system.master_slave.core import MasterSlaveCore
+from shaketable.system.master_slave.ha import MasterConnection
 from shaketable.system.mutants import HEALTHY, Mutant
 from shaketable.system.node.node import Node
-from shaketable.system.raft.batch import LogEnd
-from shaketable.system.sim.broken_starts.broken_recovery import check_recovery
-from shaketable.system.sim.broken_starts.file_damage import damage_broker_file
+from shaketable.system.raft.protocol import LogEnd
+from shaketable.system.remoting.command import CommandError
+from shaketable.system.remoting.fastjson import loads
+from shaketable.system.sim.broken_starts.broken_folders import check_recovery
 from shaketable.system.sim.disk import SimDisk
 from shaketable.system.sim.master_slave_world.clients import ForeignSlaves, MasterSlaveClients
-from shaketable.system.sim.master_slave_world.foreign_configs import check_foreign_configs
 from shaketable.system.sim.master_slave_world.setup import (
     MASTER,
     NAME_SERVER,
@@ -30,18 +46,57 @@ from shaketable.system.sim.master_slave_world.setup import (
     configs_of,
     draw_setup,
 )
-from shaketable.system.sim.master_slave_world.wire import damaging_connection
 from shaketable.system.sim.rules.client_history import Operation
 from shaketable.system.sim.rules.master_slave_invariants import MasterSlaveShadow
 from shaketable.system.sim.rules.violation import Violated, Violation
 from shaketable.system.sim.run_trace import Counts, Trace
+from shaketable.system.sim.schedules.faults import damage_broker_file
+from shaketable.system.sim.schedules.random_streams import RandomStream
 from shaketable.system.sim.schedules.schedule import Schedule, Settings
 from shaketable.system.sim.trio_world.clocks import WALL_MS_AT_START
 from shaketable.system.sim.trio_world.host import STORE_ROOT, Host
 from shaketable.system.sim.trio_world.programs import SimulatedNameServer
 from shaketable.system.sim.trio_world.world import TrioWorld, address_of
-from shaketable.system.store.plain.batch import iter_plain_dispatches
-from shaketable.system.store.plain.commit_log import PlainCommitLog
+from shaketable.system.store.plain_commit_log import PlainCommitLog, iter_plain_dispatches
+
+# What a slave's connection to its master goes through: bits that flip on the way.
+#
+# TCP's checksum lets one such segment in ten million pass (Stone and Partridge, SIGCOMM 2000),
+# and RocketMQ's HA protocol has none of its own. The head and the body of a message are protected
+# by its magic, sizes, position and CRC: only these are damaged here, since nothing else can be
+# detected.
+
+HEAD_BYTES = 8
+"""A message starts with its size and its magic."""
+LARGE_BIT = 0x01
+"""In the second byte of a size: 65,536 bytes more, and no more than RocketMQ allows."""
+
+
+def damaging_connection(
+    base: type[MasterConnection], next_bit_flip: Callable[[], int | None]
+) -> type[MasterConnection]:
+    """Return a connection class that damages a message's head at the byte that it is given.
+
+    `next_bit_flip` is asked at the start of each frame that starts a message.
+    """
+
+    class Damaging(base):  # type: ignore[valid-type, misc]
+        was_damaged = False
+
+        def _receive_body(self, position: int, body: bytes, now_ms: float) -> None:
+            is_start = not self._partial and len(body) >= HEAD_BYTES
+            if is_start and (place := next_bit_flip()) is not None:
+                damaged = bytearray(body)
+                damaged[place] ^= LARGE_BIT
+                self.was_damaged = True
+                body = bytes(damaged)
+            super()._receive_body(position, body, now_ms)
+
+    found: type[Any] = Damaging
+    return found
+
+
+# The world.
 
 CHECK_INTERVAL_MS = 500.0
 LOST_CHECKS_MAX = 4
@@ -433,3 +488,136 @@ def run_seed(
     history = tuple(world.broker_clients.history)
     ended_ms = setup.run_ms if violation is None else violation.at_ms
     return MasterSlaveResult(seed, violation, ended_ms, world.counts, digest, history)
+
+
+# At the end of a run: config/*.json that other brokers, other versions or people have written.
+#
+# A file is refused as a whole, or what is loaded is what a broker may have: then no later answer,
+# copy or file can carry on what was wrong. Source: RocketMQ's ConfigManager, whose decode takes
+# what fastjson takes; TopicConfigManager and SubscriptionGroupManager.
+
+CHECKS = 6
+"""How many foreign files are tried in a run."""
+_TABLE = {
+    TOPICS: "topicConfigTable",
+    GROUPS: "subscriptionGroupTable",
+    OFFSETS: "offsetTable",
+    DELAYS: "offsetTable",
+}
+_I64_MAX = (1 << 63) - 1
+_LEGAL_NAME = re.compile(r"[A-Za-z0-9_%|-]{1,127}")
+_TOPIC = {"topicName": "t", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}
+_NAMES = ("", "a b", "../t", "x" * 300, "größer", "t\x00", "t/0")
+_COUNTERS: tuple[object, ...] = (-1, 1 << 63, 1 << 80, "7", 1.5, None, [], True)
+_CONFIGS: tuple[object, ...] = (5, "on", None, [], True)
+
+
+def check_foreign_configs(rng: RandomStream, tables: BrokerTables, name: str) -> int:
+    """Load foreign files into tables of their own; return how many. Raises Violated.
+
+    What the broker `name` itself would write, given its `tables`, is loaded as it is.
+    """
+    for file in _TABLE:
+        _check_own(file, tables, name)
+    for _ in range(CHECKS):
+        file, data, what = rng.choice(_WAYS)(rng)
+        loaded = _new_tables()
+        try:
+            load_tables(file, data, loaded)
+        except CommandError as error:
+            if "\n" in str(error):
+                text = f"{what}: {error!r} is no clear line"
+                raise Violated("foreign-configs-are-refused", text, name) from error
+        else:
+            _check_loaded(loaded, what, name)
+    return CHECKS
+
+
+def _new_tables() -> BrokerTables:
+    return BrokerTables(BrokerConfig(), BrokerState())
+
+
+def _check_own(file: str, tables: BrokerTables, name: str) -> None:
+    written = encode_tables(file, tables, 0)
+    loaded = _new_tables()
+    load_tables(file, written, loaded)
+    # What its own topics are also depends on its configuration.
+    again = encode_tables(file, loaded, 0)
+    if file in (OFFSETS, DELAYS) and loads(again)[_TABLE[file]] != loads(written)[_TABLE[file]]:
+        raise Violated("foreign-configs-are-refused", f"its own {file}.json changes", name)
+
+
+def _check_loaded(tables: BrokerTables, what: str, name: str) -> None:
+    """Check that tables are what a broker may have."""
+    topics = [one.topic_name for one in tables.topics]
+    bad = [topic for topic in topics if not _LEGAL_NAME.fullmatch(topic)]
+    bad += [group for group, config in tables.groups.items() if not isinstance(config, Mapping)]
+    keys = len(tables.offsets.state())
+    problems = {
+        f"{bad[:3]!r} are kept": bool(bad),
+        f"{len(topics)} topics are kept": len(topics) > 2 * TOPICS_MAX,
+        f"{len(tables.groups)} groups are kept": len(tables.groups) > KEYS_MAX,
+        f"offsets of {keys} topics and groups are kept": keys > KEYS_MAX,
+        f"changes are counted as {tables.versions}": any(
+            type(count) is not int or not 0 <= count <= _I64_MAX
+            for count in tables.versions.values()
+        ),
+    }
+    for problem, is_one in problems.items():
+        if is_one:
+            raise Violated("foreign-configs-are-refused", f"{what}: {problem}", name)
+
+
+# ---- ways: a file's name, what is in it, and what is wrong with it --------------------------
+
+Foreign = tuple[str, bytes, str]
+
+
+def _file(file: str, table: object, counter: object = 1) -> bytes:
+    version = {"counter": counter, "stateVersion": 0, "timestamp": 0}
+    return json.dumps({"dataVersion": version, _TABLE[file]: table}).encode()
+
+
+def _illegal_topics(rng: RandomStream) -> Foreign:
+    names = [rng.choice(_NAMES), "legal"]
+    table = {name: {**_TOPIC, "topicName": name} for name in names}
+    return TOPICS, _file(TOPICS, table), f"a topic {names[0]!r}"
+
+
+def _odd_counters(rng: RandomStream) -> Foreign:
+    file, counter = rng.choice((TOPICS, OFFSETS)), rng.choice(_COUNTERS)
+    return file, _file(file, {}, counter), f"counter {counter!r} in {file}.json"
+
+
+def _odd_groups(rng: RandomStream) -> Foreign:
+    config = rng.choice(_CONFIGS)
+    return GROUPS, _file(GROUPS, {"g": config, "h": {}}), f"a group's configuration {config!r}"
+
+
+def _odd_table(rng: RandomStream) -> Foreign:
+    file, table = rng.choice(tuple(_TABLE)), rng.choice(_CONFIGS)
+    return file, _file(file, table), f"a table {table!r} in {file}.json"
+
+
+def _too_many(rng: RandomStream) -> Foreign:
+    file = rng.choice((GROUPS, OFFSETS))
+    table: dict[str, object] = {f"t{number}@g": {} for number in range(KEYS_MAX + 1)}
+    if file == OFFSETS:
+        table = {key: {"0": 1} for key in table}
+    return file, _file(file, table), f"{KEYS_MAX + 1} entries in {file}.json"
+
+
+def _cut_off(rng: RandomStream) -> Foreign:
+    file = rng.choice(tuple(_TABLE))
+    data = _file(file, {})
+    return file, data[: rng.randrange(len(data))], f"a part of {file}.json"
+
+
+_WAYS: tuple[Callable[[RandomStream], Foreign], ...] = (
+    _illegal_topics,
+    _odd_counters,
+    _odd_groups,
+    _odd_table,
+    _too_many,
+    _cut_off,
+)

@@ -14,10 +14,9 @@ from collections.abc import Iterator, Sequence
 from shaketable.system.master_slave.core import BrokerRole, MasterSlaveConfig
 from shaketable.system.raft.protocol import Append, Compact, Install, Write
 from shaketable.system.remoting.codes import ResponseCode
-from shaketable.system.remoting.command import decode_command
-from shaketable.system.remoting.frame import Frame
+from shaketable.system.remoting.command import Frame, decode_command
 from shaketable.system.sim.rules.violation import Violated
-from shaketable.system.store.plain.commit_log import PlainCommitLog
+from shaketable.system.store.plain_commit_log import PlainCommitLog
 
 POSITION_HEX_DIGITS = 16
 """A message id ends with the message's position in the log (RocketMQ's MessageDecoder)."""

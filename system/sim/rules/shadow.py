@@ -5,9 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from shaketable.system.raft.batch import Batch
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.protocol import (
+    Batch,
     Message,
     PushRequest,
     Role,

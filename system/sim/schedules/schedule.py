@@ -13,13 +13,19 @@ from collections.abc import Mapping
 
 import msgspec
 
-from shaketable.system.broker.expiry import ExpiryConfig
-from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.limits import BrokerConfig, ExpiryConfig
 from shaketable.system.raft.protocol import RaftConfig
-from shaketable.system.sim.broken_starts.file_damage import MUST_BE_DETECTED, REBUILT, WAYS
 from shaketable.system.sim.initial_disks.apache_log import SHAPES as APACHE_SHAPES
 from shaketable.system.sim.initial_disks.plain_messages import SHAPES
-from shaketable.system.sim.schedules.faults import AnyFault, DamageFile, RefusedChange, Stop
+from shaketable.system.sim.schedules.faults import (
+    MUST_BE_DETECTED,
+    REBUILT,
+    WAYS,
+    AnyFault,
+    DamageFile,
+    RefusedChange,
+    Stop,
+)
 from shaketable.system.sim.schedules.random_faults import DISK_LOSS_KINDS, GRID_MS, draw_faults
 from shaketable.system.sim.schedules.random_streams import RandomStream, RandomStreams
 from shaketable.system.sim.schedules.scenarios import (

@@ -27,12 +27,12 @@ from shaketable.system.sim.rules.client_history import (
     UNKNOWN,
     Operation,
     check_all_closed,
+    check_filled,
     check_in_time,
 )
-from shaketable.system.sim.rules.pulls import check_filled
 from shaketable.system.sim.rules.violation import Violated
+from shaketable.system.sim.trio_world.clocks import CURRENT, Process
 from shaketable.system.sim.trio_world.host import CLIENT_PORT, Host, HostWorld
-from shaketable.system.sim.trio_world.process import CURRENT, Process
 from shaketable.system.store.message import decode_message
 
 if TYPE_CHECKING:

@@ -33,8 +33,14 @@ from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.run_trace import Counts
 from shaketable.system.sim.schedules.random_streams import RandomStream, RandomStreams
 from shaketable.system.sim.schedules.schedule import Settings
-from shaketable.system.sim.trio_world.clocks import HeapClock, HostClock, ProcessClock
-from shaketable.system.sim.trio_world.process import CURRENT, Park, Process
+from shaketable.system.sim.trio_world.clocks import (
+    CURRENT,
+    HeapClock,
+    HostClock,
+    Park,
+    Process,
+    ProcessClock,
+)
 from shaketable.system.sim.trio_world.tcp_network import SimSocket, TcpNetwork
 from shaketable.system.sim.trio_world.watch import MasterSlaveWatch, SavedFiles, Watch
 from shaketable.system.store.commit_log import CommitLog

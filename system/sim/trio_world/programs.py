@@ -16,12 +16,11 @@ from shaketable.system.node import process
 from shaketable.system.node.config import NodeConfig, parse
 from shaketable.system.node.machine import Clock
 from shaketable.system.node.name_server import NameServerNode
-from shaketable.system.node.planting import planted
+from shaketable.system.node.process import planted
 from shaketable.system.sim.member import QUEUE_FILE_BYTES
 from shaketable.system.sim.rules.route_invariants import watched
-from shaketable.system.sim.trio_world.clocks import HostClock, ProcessClock
+from shaketable.system.sim.trio_world.clocks import CURRENT, HostClock, Process, ProcessClock
 from shaketable.system.sim.trio_world.host import first_of
-from shaketable.system.sim.trio_world.process import CURRENT, Process
 
 if TYPE_CHECKING:
     from shaketable.system.sim.trio_world.world import TrioWorld

@@ -18,12 +18,11 @@ from typing import Any
 import trio
 
 from shaketable.system.sim.network import Link
-from shaketable.system.sim.rules.stream_invariants import UnsentBytes
+from shaketable.system.sim.rules.call_invariants import UnsentBytes
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.schedules.faults import LinkFault
 from shaketable.system.sim.schedules.random_streams import RandomStream, RandomStreams
-from shaketable.system.sim.trio_world.clocks import HeapClock
-from shaketable.system.sim.trio_world.process import CURRENT, Park, Process
+from shaketable.system.sim.trio_world.clocks import CURRENT, HeapClock, Park, Process
 from shaketable.system.sim.trio_world.tcp_pipe import RETRANSMISSION_MS, Flag, Pipe, Segment
 
 # A socket of a simulated process, as trio's own code sees it.

@@ -24,21 +24,25 @@ from shaketable.system.node.node import Node
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.protocol import Append, Message, RoleChange, Write
 from shaketable.system.remoting.fastjson import loads
-from shaketable.system.sim.rules.bounds import check_answered, check_appends, check_bounds
+from shaketable.system.sim.rules.call_invariants import checked_connection
 from shaketable.system.sim.rules.invariants import Invariants
 from shaketable.system.sim.rules.master_slave_invariants import (
     MasterSlaveInvariants,
     MasterSlaveShadow,
 )
-from shaketable.system.sim.rules.replication import Steps
+from shaketable.system.sim.rules.replication import (
+    Steps,
+    check_answered,
+    check_appends,
+    check_bounds,
+)
 from shaketable.system.sim.rules.shadow import Shadow
-from shaketable.system.sim.rules.stream_invariants import checked_connection
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.disk import DiskFailed, DiskFull, StoreError
 from shaketable.system.store.group_events import OFFSET_QUEUE, TOPIC_QUEUE
 from shaketable.system.store.log_writer import WritableLog
-from shaketable.system.store.plain.commit_log import PlainCommitLog
+from shaketable.system.store.plain_commit_log import PlainCommitLog
 
 
 class Reporter(Protocol):

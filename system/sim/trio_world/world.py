@@ -17,20 +17,19 @@ from typing import Any, TypeVar, cast
 import trio
 from trio._core import _run
 
-from shaketable.system.broker.expiry import ExpiryConfig
+from shaketable.system.broker.limits import ExpiryConfig
 from shaketable.system.mutants import HEALTHY, Mutant
 from shaketable.system.node.config import NodeConfig
 from shaketable.system.raft.protocol import Message, Role, RoleChange
-from shaketable.system.remoting.frame import watched_frames
+from shaketable.system.remoting.command import watched_frames
 from shaketable.system.sim.broken_starts.broken_confs import check_refused
-from shaketable.system.sim.broken_starts.file_damage import ALWAYS_DETECTED, REBUILT, damage_file
 from shaketable.system.sim.clients import TOPIC_BYTES, stored_numbers
 from shaketable.system.sim.disk import PowerLoss
 from shaketable.system.sim.fault_actions import RESTART_AFTER_MS, FaultActions
 from shaketable.system.sim.initial_disks.older_stores import OlderStores
 from shaketable.system.sim.initial_disks.plain_messages import PlainMessages
 from shaketable.system.sim.member import PLAIN_FOLDER, QUEUE_FILE_BYTES
-from shaketable.system.sim.rules.call_invariants import watched_calls
+from shaketable.system.sim.rules.call_invariants import bad_frame, watched_calls
 from shaketable.system.sim.rules.client_history import (
     APPEND,
     OK,
@@ -41,19 +40,16 @@ from shaketable.system.sim.rules.client_history import (
 )
 from shaketable.system.sim.rules.invariants import Invariants
 from shaketable.system.sim.rules.master_slave_invariants import MasterSlaveInvariants
-from shaketable.system.sim.rules.stream_invariants import bad_frame
 from shaketable.system.sim.rules.violation import Violated, Violation
 from shaketable.system.sim.run_trace import Counts, Trace
-from shaketable.system.sim.schedules.faults import DamageFile
+from shaketable.system.sim.schedules.faults import ALWAYS_DETECTED, REBUILT, DamageFile, damage_file
 from shaketable.system.sim.schedules.random_streams import RandomStreams
 from shaketable.system.sim.schedules.schedule import Options, Schedule, draw_schedule, raft_config
 from shaketable.system.sim.trio_world.clients import TrioClients
-from shaketable.system.sim.trio_world.clocks import Deadlock, HeapClock
+from shaketable.system.sim.trio_world.clocks import CURRENT, Deadlock, HeapClock
 from shaketable.system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_ROOT, Host
-from shaketable.system.sim.trio_world.process import CURRENT
-from shaketable.system.sim.trio_world.status_queries import StatusQueries
 from shaketable.system.sim.trio_world.tcp_network import TcpNetwork
-from shaketable.system.sim.trio_world.trio_operator import TrioOperator
+from shaketable.system.sim.trio_world.trio_operator import StatusQueries, TrioOperator
 from shaketable.system.sim.world import SETTLE_MS_MAX, SeedResult
 from shaketable.system.store.disk import DiskFailed, DiskFull, StoreError
 from shaketable.system.store.log_writer import AckPolicy

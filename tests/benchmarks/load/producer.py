@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 import msgspec
 import trio
 
-from shaketable.system.node.connections.link import Link
-from shaketable.system.node.connections.reception import Reception
+from shaketable.system.node.connections.link import Link, Reception
 from shaketable.system.node.machine import KernelPoll
-from shaketable.system.remoting.frame import Frame
+from shaketable.system.remoting.command import Frame
 
 OUT_BYTES_MAX = 64 << 20
 QUEUES = 4

@@ -13,7 +13,7 @@ from shaketable.checkers.models.queue_models import FifoQueue
 from shaketable.checkers.search.budget import Limits, MemorySpentError, TimeSpentError
 from shaketable.checkers.search.problem import NEVER
 from shaketable.checkers.search.replay import WitnessError
-from shaketable.checkers.special import order_proof, queues
+from shaketable.checkers.special import queues
 from shaketable.checkers.special.queues import QueueOrder
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.schema import OPERATIONS
@@ -105,7 +105,7 @@ def test_the_part_names_the_return_that_cannot_be_passed():
 
 
 def test_a_part_begins_where_its_prefix_does(monkeypatch):
-    monkeypatch.setattr(order_proof, "SHOWN_MAX", 3)
+    monkeypatch.setattr("shaketable.checkers.special.decision.SHOWN_MAX", 3)
     part = queues.decide_by_pairs(problem_of(wrong_order())).part
     assert part.prefix_start == (1,)
     assert [state for _, state in part.prefix.steps()] == [(1, 1), (1, 1, 2), (1, 2)]

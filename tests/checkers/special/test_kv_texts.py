@@ -10,11 +10,10 @@ import pyarrow as pa
 import pytest
 
 from shaketable.checkers.kernels import order_search
-from shaketable.checkers.models.kv import PLUGIN as MODEL
+from shaketable.checkers.models.register import Kv
 from shaketable.checkers.search.budget import Limits, Memory, MemorySpentError, TimeSpentError
 from shaketable.checkers.search.problem import NEVER
 from shaketable.checkers.search.replay import WitnessError
-from shaketable.checkers.special import order_proof
 from shaketable.checkers.special import texts as text_search
 from shaketable.checkers.special.texts import TextOrder, kind_texts, number_states
 from shaketable.harness.contracts.verdict import Outcome
@@ -24,6 +23,7 @@ from tests.support.checker_histories import op
 from tests.support.random_objects import random_history
 from tests.support.synthetic_histories import as_table, kv
 
+MODEL = Kv()
 UNLIMITED = Limits(lambda: False)
 PIECES = ("", "a", "b", "ab", "ba", "ä", "\ud800")
 
@@ -139,7 +139,7 @@ def test_the_part_names_the_return_that_cannot_be_passed():
 
 
 def test_a_part_begins_where_its_prefix_does(monkeypatch):
-    monkeypatch.setattr(order_proof, "SHOWN_MAX", 2)
+    monkeypatch.setattr("shaketable.checkers.special.decision.SHOWN_MAX", 2)
     part = text_search.decide(problem_of(wrong_get())).part
     assert part.prefix_start == "pb"
     assert [state for _, state in part.prefix.steps()] == ["pba", "pba"]
@@ -228,7 +228,7 @@ def test_budgets_end_it(monkeypatch):
     with pytest.raises(MemorySpentError):  # while texts are numbered
         number_states(problem, texts, UNLIMITED, Memory(50_000))
     states = number_states(problem, texts, UNLIMITED, Memory(NEVER))
-    monkeypatch.setattr(order_proof, "NODES_FIRST", 64)
+    monkeypatch.setattr("shaketable.checkers.special.decision.NODES_FIRST", 64)
     found = TextOrder(problem, states, NEVER)
     begun = sum(array.nbytes for array in found.arrays)
     with pytest.raises(MemorySpentError):  # while it searches

@@ -1,37 +1,27 @@
-"""Read the runs that a gate judges: folders of runs and matrices, files of `check` and `simulate`.
+"""Read what a gate is given: policy files, and the results of runs.
 
 An unreadable part of a run makes its verdict or its numbers unknown, never valid.
 """
 
 from __future__ import annotations
 
+import datetime
 import os
+import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.contracts.errors import HarnessError, UsageError, unknown_name
 from shaketable.harness.contracts.program import PROGRAM
-from shaketable.harness.contracts.verdict import ExitCode, Outcome
-from shaketable.harness.gating.verdict_file import (
-    COUNT_MAX,
-    FILE_BYTES_MAX,
-    SECONDS_MAX,
-    CheckFile,
-    HuntsFile,
-    ResultsFile,
-    UnreadableError,
-    conclusions_of,
-    decode_json,
-    outcome_of,
-    read_json,
-)
+from shaketable.harness.contracts.verdict import FINDINGS_KEPT_MAX, ExitCode, Outcome
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.export import (
     fault_windows,
@@ -44,15 +34,127 @@ from shaketable.harness.matrix import folder as folders
 from shaketable.harness.matrix.folder import Event, MatrixFolder
 from shaketable.harness.matrix.folder import Outcome as Attempt
 from shaketable.reports.availability import ClientActivity, active_until, phase_spans
-from shaketable.reports.gating.policy import CEILINGS, Policy
-from shaketable.reports.gating.rulings import Conclusion, FaultEffects, RunFacts
+from shaketable.reports.gating.policy import (
+    CEILINGS,
+    UNAVAILABLE,
+    Allowance,
+    Ceilings,
+    Detection,
+    Floors,
+    Policy,
+)
+from shaketable.reports.gating.rulings import Conclusion, FaultEffects, Kind, RunFacts
 from shaketable.reports.gating.run_measures import (
     COLUMNS,
     Measured,
     measure_loss,
     measure_operations,
 )
-from shaketable.reports.violation_page.page_index import read_index
+from shaketable.reports.run_page.violations import kind_totals
+from shaketable.reports.violation_page.violation_view import read_index
+
+# Policy files.
+
+ALLOWED_DAYS_MAX: Final = 366
+"""The longest allowance: an exception must be reviewed again after this time."""
+POLICY_BYTES_MAX: Final = 1 << 20
+
+_TABLES: Final[Mapping[str, type[msgspec.Struct]]] = {
+    "floors": Floors,
+    "ceilings": Ceilings,
+    "detection": Detection,
+}
+
+
+def load_policy(path: Path, today_utc: datetime.date) -> Policy:
+    """Read a policy file.
+
+    Raises:
+        UsageError: it cannot be read, is no TOML, or is invalid.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(POLICY_BYTES_MAX + 1)
+        text = data.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise UsageError(f"cannot read the policy {path}: {why}") from error
+    if len(data) > POLICY_BYTES_MAX:
+        raise UsageError(f"{path}: more than {POLICY_BYTES_MAX >> 20} MiB: no policy")
+    return parse_policy(text, str(path), today_utc)
+
+
+def parse_policy(text: str, where: str, today_utc: datetime.date) -> Policy:
+    """Read a policy from TOML text; `where` names the file in errors.
+
+    Raises:
+        UsageError: as for `load`.
+    """
+    try:
+        given = tomllib.loads(text)
+    except ValueError as error:
+        raise UsageError(f"{where}: not TOML: {error}") from error
+    except RecursionError as error:
+        raise UsageError(f"{where}: nested too deeply") from error
+    _refuse_unknown_keys(given, where)
+    for table in _tables(given.get("allow")):
+        for key in ("runs", "checkers", "faults"):
+            if isinstance(table.get(key), str):  # one name is a list of one
+                table[key] = [table[key]]
+    try:
+        policy = msgspec.convert(given, Policy)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{where}: {_error_text(error)}") from error
+    for allowance in policy.allow:
+        _check_allowance(allowance, where, today_utc)
+    return policy
+
+
+def _tables(value: Any) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _refuse_unknown_keys(given: Mapping[str, Any], where: str) -> None:
+    _refuse(given, Policy, where, "")
+    for table, struct in _TABLES.items():
+        if isinstance(given.get(table), dict):
+            _refuse(given[table], struct, where, f"[{table}]: ")
+    for allowance in _tables(given.get("allow")):
+        if allowance.get("verdict") == "invalid":
+            raise UsageError(f"{where}: [[allow]]: no policy can allow an invalid verdict")
+        _refuse(allowance, Allowance, where, "[[allow]]: ")
+
+
+def _refuse(given: Mapping[str, Any], struct: type[msgspec.Struct], where: str, at: str) -> None:
+    known = [field.encode_name for field in msgspec.structs.fields(struct)]
+    for key in given:
+        if key not in known:
+            raise UsageError(f"{where}: {at}{unknown_name('key', key, known)}")
+
+
+def _check_allowance(allowance: Allowance, where: str, today_utc: datetime.date) -> None:
+    if (allowance.verdict == UNAVAILABLE) != bool(allowance.faults):
+        raise UsageError(
+            f'{where}: [[allow]]: "{UNAVAILABLE}" names the faults that a run may lack'
+            ' (faults = ["..."]), and nothing else does'
+        )
+    days = (allowance.until - today_utc).days
+    if days > ALLOWED_DAYS_MAX:
+        raise UsageError(
+            f"{where}: [[allow]]: until {allowance.until} is {days} days away; "
+            f"at most {ALLOWED_DAYS_MAX} may be allowed at once"
+        )
+
+
+def _error_text(error: msgspec.ValidationError) -> str:
+    """Return where in the file the error is, and what was expected."""
+    match = re.fullmatch(r"(.*?) - at `\$\.?(.*?)`", str(error), re.DOTALL)
+    what, place = match.groups() if match else (str(error), "")
+    what = what.replace("`", "")
+    return f"{place}: {what}" if place else what
+
+
+# Results of runs.
 
 
 def read(paths: Sequence[Path], policy: Policy) -> list[RunFacts]:
@@ -398,3 +500,195 @@ def _relative(path: Path) -> str:
     """Return a path below the working directory as relative, as CI systems need it."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative
+
+
+# The parts of results.json and of the files of `check --json` that a gate reads.
+
+# Read untrusted JSON: of bounded size, with one exception type for every error.
+
+FILE_BYTES_MAX: Final = 256 << 20
+
+T = TypeVar("T")
+
+
+class UnreadableError(Exception):
+    """A file is missing or has another format; the message is one line."""
+
+
+def read_json(path: Path, type_: type[T]) -> T:
+    """Read a file as `type_`.
+
+    Raises:
+        UnreadableError: it cannot be read, or has another format.
+    """
+    try:
+        data = read_plain(path, FILE_BYTES_MAX)
+    except NoPlainFileError as error:
+        raise UnreadableError(str(error)) from error
+    return decode_json(data, type_)
+
+
+def decode_json(data: bytes, type_: type[T]) -> T:
+    """Decode JSON as `type_`.
+
+    Raises:
+        UnreadableError: it has another format.
+    """
+    try:
+        return msgspec.json.decode(data, type=type_)
+    except (msgspec.DecodeError, ValueError, OverflowError) as error:
+        raise UnreadableError(" ".join(str(error).split()) or "not JSON") from error
+    except RecursionError as error:
+        raise UnreadableError("nested too deeply") from error
+
+
+Valid = bool | Literal["unknown"]
+FOUND_UNKNOWN = "finding"
+"""The kind of a finding that has none."""
+COUNT_MAX = 1 << 62
+Count = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
+SECONDS_MAX = 1e12
+Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=SECONDS_MAX)]
+
+
+class FindingFile(msgspec.Struct, frozen=True):
+    """A finding."""
+
+    kind: str = FOUND_UNKNOWN
+    message: str = ""
+    key: str | None = None
+    offset: int | None = None
+    operations: tuple[int, ...] = ()
+
+
+class CheckerFile(msgspec.Struct, frozen=True):
+    """A checker's verdict. Counts and data are as the checker wrote them."""
+
+    valid: Valid
+    summary: str = ""
+    counts: dict[str, Any] = {}
+    findings_total: Count = 0
+    findings: tuple[FindingFile, ...] = ()
+    observed: tuple[FindingFile, ...] = ()
+    data: dict[str, Any] = {}
+
+
+class CountFile(msgspec.Struct, frozen=True):
+    """How often a fault was injected, and how often it took effect (`bit`)."""
+
+    done: Count
+    bit: Count
+
+
+class FaultsFile(msgspec.Struct, frozen=True):
+    """How often the faults took effect (`bit`)."""
+
+    bit: Count | None = None
+    by_name: dict[str, CountFile] = {}
+
+
+class ResultsFile(msgspec.Struct, frozen=True):
+    """The part of results.json that a gate reads."""
+
+    valid: Valid
+    checkers: dict[str, CheckerFile] = {}
+    mutant: str | None = None
+    faults_asked: tuple[str, ...] = ()
+    faults: FaultsFile = FaultsFile()
+    faults_unavailable: dict[str, str] = {}
+    repeat: str = ""
+
+
+class HistoryFile(msgspec.Struct, frozen=True):
+    """One history in a file of `check --json`."""
+
+    path: str
+    valid: Valid
+    checkers: dict[str, CheckerFile] = {}
+    operations: dict[str, Count] = {}
+    seconds: Seconds = 0.0
+
+
+class RefusedFile(msgspec.Struct, frozen=True):
+    """A history that `check` could not read, and why."""
+
+    path: str
+    why: str
+
+
+class CheckFile(msgspec.Struct, frozen=True):
+    """A file of `check --json`."""
+
+    histories: tuple[HistoryFile, ...]
+    refused: tuple[RefusedFile, ...] = ()
+
+
+class HuntedFile(msgspec.Struct, frozen=True):
+    """How often a planted bug was hunted, and how often found."""
+
+    hunts: Count
+    found: Count
+    invariants: tuple[str, ...] = ()
+
+
+class HuntsFile(msgspec.Struct, frozen=True):
+    """A file of `simulate --table --json`."""
+
+    planted_bugs: dict[str, HuntedFile]
+    target: str = ""
+    world: str = ""
+
+
+def outcome_of(valid: Valid, conclusions: Sequence[Conclusion]) -> Outcome:
+    """Return the worst of a file's verdict and its checkers'; no checker at all is unknown."""
+    worst = max((one.outcome for one in conclusions), default=Outcome.UNKNOWN)
+    return max(worst, _outcome(valid))
+
+
+def conclusions_of(checkers: Mapping[str, CheckerFile]) -> tuple[Conclusion, ...]:
+    """Return the checkers' conclusions, with findings grouped by kind."""
+    return tuple(
+        Conclusion(
+            checker=name,
+            outcome=_outcome(one.valid),
+            summary=one.summary,
+            kinds=_kinds(one.findings, kind_totals(msgspec.to_builtins(one)), one.findings_total),
+            observed=_kinds(one.observed, *_observed_totals(one)),
+        )
+        for name, one in checkers.items()
+    )
+
+
+def _outcome(valid: Valid) -> Outcome:
+    if valid == "unknown":
+        return Outcome.UNKNOWN
+    return Outcome.VALID if valid else Outcome.INVALID
+
+
+def _observed_totals(one: CheckerFile) -> tuple[dict[str, int], int]:
+    """Return the number of observed findings by kind and in all, stored or only counted."""
+    totals = dict(Counter(finding.kind for finding in one.observed))
+    counted = one.data.get("observed")
+    if not isinstance(counted, dict):  # an older run has only the stored ones, perhaps not all
+        is_cut = len(one.observed) >= FINDINGS_KEPT_MAX
+        return totals, len(one.observed) + is_cut
+    for kind, count in counted.items():
+        if isinstance(count, int):
+            totals[kind] = max(count, totals.get(kind, 0))
+    return totals, sum(totals.values())
+
+
+def _kinds(
+    findings: Sequence[FindingFile], totals: Mapping[str, int], total: int
+) -> tuple[Kind, ...]:
+    """Return each kind with its first finding; `total` counts findings of all kinds."""
+    first: dict[str, FindingFile] = {}
+    for finding in findings:
+        first.setdefault(finding.kind, finding)
+    is_least = total > sum(totals.values())
+    kinds = []
+    for name in dict.fromkeys((*first, *totals)):
+        one = first.get(name, FindingFile(name))
+        count = min(totals.get(name, 1), COUNT_MAX)
+        kinds.append(Kind(name, count, one.message, one.key, one.offset, one.operations, is_least))
+    return tuple(kinds)

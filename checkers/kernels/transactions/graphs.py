@@ -1,4 +1,4 @@
-"""Shortest cycles of graphs of transactions, breadth first."""
+"""Graphs of transactions: shortest cycles, what is reached from where, and real time reduced."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shaketable.harness.compiled import bare, compiled
+
+# Shortest cycles, breadth first.
 
 _NO_EDGE = -1
 
@@ -105,3 +107,89 @@ def shortest_cycles(graph: Graph, candidates: Any, candidate_starts: Any, limits
         filled += best
     cycle_starts[len(candidate_starts) - 1] = filled
     return cycle_starts
+
+
+# Which nodes of a graph without cycles reach which: a row of bits for each node.
+
+_BITS = 64
+_ONE = np.uint64(1)
+
+
+@compiled
+def reachable(sources: Any, targets: Any, nodes: int, order: Any) -> Any:
+    """Return the bits: node v is reached from u if bit v % 64 of word [u, v // 64] is set.
+
+    `order`: the nodes, each after all that lead to it.
+    """
+    starts = np.zeros(nodes + 2, np.int64)
+    for source in sources:
+        starts[source + 2] += 1
+    for node in range(nodes):
+        starts[node + 2] += starts[node + 1]
+    after = np.empty(len(sources), np.int64)
+    for edge in range(len(sources)):
+        after[starts[sources[edge] + 1]] = targets[edge]
+        starts[sources[edge] + 1] += 1
+    found = np.zeros((nodes, (nodes + _BITS - 1) // _BITS), np.uint64)
+    for place in range(nodes - 1, -1, -1):
+        node = order[place]
+        for at in range(starts[node], starts[node + 1]):
+            target = after[at]
+            for word in range(found.shape[1]):
+                found[node, word] |= found[target, word]
+            found[node, target // _BITS] |= _ONE << np.uint64(target % _BITS)
+    return found
+
+
+@compiled
+def closing(found: Any, sources: Any, targets: Any, closes: Any) -> None:
+    """Say of each edge whether it would close a cycle: its target reaches its source."""
+    for edge in range(len(sources)):
+        source = sources[edge]
+        bit = _ONE << np.uint64(source % _BITS)
+        closes[edge] = found[targets[edge], source // _BITS] & bit != 0
+
+
+# The order of transactions in real time, reduced: each edge that others imply is left out.
+#
+# Source: the sweep of Elle's realtime graph (Elle, VLDB 2020).
+
+_NONE = -1
+
+
+@compiled
+def frontier_edges(txns: Any, is_end: Any, count: int) -> Any:
+    """Sweep over calls and ends in time; return the edges, source and target.
+
+    The frontier holds the transactions that ended, and that no other one which ended was called
+    after. It is a list in the order of their ends; those that leave it first are the oldest.
+
+    Args:
+        txns: the transaction of each event, in the order of time.
+        is_end: whether it is an end.
+        count: how many transactions there are.
+    """
+    found = np.empty((1024, 2), np.int64)
+    filled = 0
+    frontier = np.empty(count, np.int64)  # by end; what left it is before `oldest`
+    place_of = np.full(count, _NONE, np.int64)
+    seen = np.zeros(count, np.int64)  # how many had entered the frontier at a transaction's call
+    oldest = entered = 0
+    for event in range(len(txns)):
+        txn = txns[event]
+        if not is_end[event]:
+            seen[txn] = entered
+            while filled + entered - oldest > len(found):
+                larger = np.empty((2 * len(found), 2), np.int64)
+                larger[:filled] = found[:filled]
+                found = larger
+            for place in range(oldest, entered):
+                found[filled, 0], found[filled, 1] = frontier[place], txn
+                filled += 1
+        else:
+            # All that had ended before its call leave: they are the first in the order of ends.
+            oldest = max(oldest, seen[txn])
+            frontier[entered] = txn
+            place_of[txn] = entered
+            entered += 1
+    return found[:filled]

@@ -1,1 +1,0 @@
-"""Resolves indeterminate operations by other evidence, each with a citation."""

@@ -1,1 +1,0 @@
-"""Read the input of a gate: policy files, and the results of runs."""

@@ -1,1 +1,0 @@
-"""Delayed messages, and retries of messages that consumers send back. Pure."""

@@ -1,1 +1,0 @@
-"""Makes a failing run small: fewer faults and operations, the same violated invariant."""

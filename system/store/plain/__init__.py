@@ -1,1 +1,0 @@
-"""RocketMQ's own commit log, as used by master-slave brokers."""
