@@ -149,6 +149,13 @@ COMMANDS: Final = (
         "Show published bugs of real systems again, or list them.",
     ),
     Command(
+        "crash-points",
+        "crash_points:crash_points",
+        "[OPTIONS]",
+        "Lose power at each write, fsync, rename, ... of a node in turn, and see whether a group "
+        "survives it.",
+    ),
+    Command(
         "check",
         "histories.check:check",
         "PATH... [OPTIONS]",
