@@ -47,6 +47,7 @@ from shaketable.harness.runtime.rig import (
     node_options,
     note_in_ledger,
 )
+from shaketable.harness.runtime.supervisor import one_line
 from shaketable.harness.runtime.world import ProcessWorld
 from shaketable.harness.volatile_disk.disk import KEPT, LOG, VolatileDisk
 
@@ -123,14 +124,15 @@ class Group:
         rig.facts.update(repeat=repeat)
         segments: dict[str, int | None] = {}
         try:
-            async with trio.open_nursery() as nursery:
-                for service in rig.services:
-                    await nursery.start(service)
-                try:
-                    await course.run()
-                finally:
-                    segments = await _end(rig)
-                nursery.cancel_scope.cancel()
+            with one_line():
+                async with trio.open_nursery() as nursery:
+                    for service in rig.services:
+                        await nursery.start(service)
+                    try:
+                        await course.run()
+                    finally:
+                        segments = await _end(rig)
+                    nursery.cancel_scope.cancel()
             segments["nemesis.seg"] = rig.recorder.close()
             rig.facts.update(segments=segments, stalls=rig.workers.stalls())
             _conclude(rig, course.ending)

@@ -132,13 +132,13 @@ COMMANDS: Final = (
     ),
     Command(
         "new",
-        "new:new",
+        "targets:new",
         "target NAME [OPTIONS]",
         "Write what your own target begins with: its table in shaketable.toml, a client, a test.",
     ),
     Command(
         "install",
-        "install:install",
+        "targets:install",
         "[TARGET[@VERSION]...] [OPTIONS]",
         "Install targets that are not ours into a cache, or list them.",
     ),

@@ -204,7 +204,10 @@ class Server:
             return
         if self._off is not None and call.kind != orders.READ:
             # Other threads of a process that is being killed: the power is off for them, too.
-            self._wait(request, self._off, float("inf"))
+            if call.may_wait:
+                self._wait(request, self._off, float("inf"))
+            else:  # mapped memory, written back as the process ends, which would wait for it
+                self._carry_out(request)
             return
         verdict = self._orders.judge(call)
         if verdict.kills:
@@ -218,13 +221,15 @@ class Server:
         """End a process at its call, which never returns: a write is in no cache but this."""
         self._off = verdict
         self._tripped = {"call": call.name, "path": path_of(request, self._files)}
-        if request.op == Op.WRITE:
-            self._requests.carry_out(request)
+        answer = self._requests.carry_out(request) if request.op == Op.WRITE else b""
         process = _process_of(self._caller) if verdict.kills == orders.THE_CALLER else verdict.kills
         if process:
             with suppress(OSError):
                 os.kill(process, signal.SIGKILL)
-        self._wait(request, verdict, float("inf"))
+        if call.may_wait:
+            self._wait(request, verdict, float("inf"))
+        else:
+            self._reply(answer)  # no thread of the process waits for it, but its end does
 
     def _end(self, request: Request, verdict: Verdict) -> None:
         if verdict.error:

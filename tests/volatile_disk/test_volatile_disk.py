@@ -279,6 +279,34 @@ def test_after_a_trip_no_call_of_another_process_has_an_effect(
         assert process.stdout.read() == ""
 
 
+MAPS = """
+    import mmap
+    file = os.open("a", os.O_CREAT | os.O_RDWR)
+    os.write(file, b"1" * 4096)
+    os.fsync(file)
+    memory = mmap.mmap(file, 4096)
+    sys.stdin.readline()
+    memory[:3] = b"222"
+    {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("does", "call"), [("os.mkdir('d')", "mkdir"), ("memory.flush()", "write")]
+)
+def test_a_process_ends_though_its_mapped_memory_is_not_written_yet(
+    tmp_path: Path, disk: VolatileDisk, does: str, call: str
+) -> None:
+    with program(disk, tmp_path, MAPS.format(does)) as process:
+        until(lambda: disk.calls().get("fsync"))
+        disk.order(trips=[{"number": 1, "call": call, "nth": 1, "pid": process.pid}])
+        shown, _ = process.communicate("go\n", timeout=WAIT_S)
+    assert (shown, process.returncode) == ("", -signal.SIGKILL)
+    assert disk.tripped() is not None
+    disk.lose()
+    assert (tmp_path / "disk" / "a").read_bytes() == b"1" * 4096
+
+
 def test_files_changed_from_outside_are_seen(tmp_path: Path, disk: VolatileDisk) -> None:
     said(disk, tmp_path, "open('a', 'w').write('old'); open('b', 'w').write('b')")
     with disk.detached():
