@@ -152,8 +152,7 @@ COMMANDS: Final = (
         "crash-points",
         "crash_points:crash_points",
         "[OPTIONS]",
-        "Lose power at each write, fsync, rename, ... of a node in turn, and see whether a group "
-        "survives it.",
+        "Lose power at each write, fsync, rename, ... of a node in turn: does a group survive it?",
     ),
     Command(
         "check",
