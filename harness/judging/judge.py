@@ -105,7 +105,7 @@ def judge(
         verdicts=tuple(verdicts),
         windows=exported.windows,
         incomplete=exported.incomplete,
-        repeat=repeat_command(campaign, folder.path),
+        repeat=folder.facts().get("repeat") or repeat_command(campaign, folder.path),
         engine=engine.kind,
         # With one replicated log another node takes over; a lost master is waited for instead.
         failover=(

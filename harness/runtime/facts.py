@@ -9,9 +9,10 @@ addresses, and what the run's keys begin with), command, versions, promises,
 phases ([{"name", "start_ns", "stop_ns"}]), and at the end segments (file name -> events
 written, null if the worker died), faults_done, leader_changes, exits, broken (what the nodes'
 world saw, and what did not come back), left (names of faults that could not be undone), problems,
-drained, counts, online (what was judged while the run went on, only if it was: {"checker",
-"operations", "outcome", "left", "violations"}), memory (process -> {"first", "last", "most"},
-bytes in RAM), machine ({"cpus", "busy_with_others"}, a share of them that other work took).
+drained, counts, repeat (the command that repeats it, only if it is not that of its campaign),
+online (what was judged while the run went on, only if it was: {"checker", "operations", "outcome",
+"left", "violations"}), memory (process -> {"first", "last", "most"}, bytes in RAM), machine
+({"cpus", "busy_with_others"}, a share of them that other work took).
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ async def run_rig(rig: Rig, judge: JudgeProgram | None = None) -> RunResult:
     if progress.watch is None and not online.is_judged and rig.campaign.stop_at_first_violation:
         rig.observer.note(NOT_WATCHED)  # else a user may wait for it until the time limit
     try:
-        with _one_line():
+        with one_line():
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_listen_for_signals, rig, progress, nursery.cancel_scope)
                 for service in rig.services:
@@ -280,7 +280,7 @@ def _phase(rig: Rig, name: str, planned_s: float | None) -> Iterator[None]:
 
 
 @contextmanager
-def _one_line() -> Iterator[None]:
+def one_line() -> Iterator[None]:
     """Replace an exception group by the one clear error in it."""
     try:
         yield

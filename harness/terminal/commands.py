@@ -132,13 +132,13 @@ COMMANDS: Final = (
     ),
     Command(
         "new",
-        "new:new",
+        "targets:new",
         "target NAME [OPTIONS]",
         "Write what your own target begins with: its table in shaketable.toml, a client, a test.",
     ),
     Command(
         "install",
-        "install:install",
+        "targets:install",
         "[TARGET[@VERSION]...] [OPTIONS]",
         "Install targets that are not ours into a cache, or list them.",
     ),
@@ -147,6 +147,12 @@ COMMANDS: Final = (
         "museum:museum",
         "[NAME...] [OPTIONS]",
         "Show published bugs of real systems again, or list them.",
+    ),
+    Command(
+        "crash-points",
+        "crash_points:crash_points",
+        "[OPTIONS]",
+        "Lose power at each write, fsync, rename, ... of a node in turn: does a group survive it?",
     ),
     Command(
         "check",

@@ -23,7 +23,7 @@ from shaketable.harness.history.run_folder import utc_name, write_atomically
 from shaketable.harness.museum.published_bugs import TRIES_MAX, PublishedBug, published_bugs, show
 from shaketable.harness.targets.on_demand import TargetOnDemand
 from shaketable.harness.terminal import output
-from shaketable.harness.terminal.install import install
+from shaketable.harness.terminal.targets import install
 from shaketable.reports.museum_page import Shown, Try, duration, render_museum
 
 PAGE, RESULTS = "museum.html", "museum.json"

@@ -40,7 +40,8 @@ class VolatileDisk:
 
     def __init__(self, node: str, folder: Path) -> None:
         self._node = node
-        self._folder = folder
+        self.folder = folder
+        """Where it is mounted; from outside, the tree as the node sees it."""
         self._version = 0
         kept = folder.with_name(KEPT)
         self.log = folder.with_name(LOG)
@@ -102,6 +103,19 @@ class VolatileDisk:
         counts: dict[str, int] = self._process.ask("effects")
         return {**counts, "control_version": self._version}
 
+    def calls(self) -> Mapping[str, int]:
+        """Return how many calls there were of each name (`requests.CHANGING`) since its start."""
+        counts: dict[str, int] = self._process.ask("calls")["counts"]
+        return counts
+
+    def tripped(self) -> str | None:
+        """Return the path of the call at which a trip ended the node; None: it did not yet.
+
+        "" if the file has no name. The power is off from then on, until `lose`.
+        """
+        found = self._process.ask("calls")["tripped"]
+        return None if found is None else str(found["path"])
+
     def disk_fault(self, number: int) -> Mapping[str, int]:
         """Return the counters of one disk fault, also of one that is over; {} if unknown."""
         found: dict[str, int] = self._process.ask("disk_fault", fault=number)
@@ -132,6 +146,6 @@ class VolatileDisk:
         """End its process, which syncs everything and unmounts (idempotent)."""
         self._process.close()
         with suppress(OSError):  # what its process could not delete, or had to say, stays
-            self._folder.with_name(KEPT).rmdir()
+            self.folder.with_name(KEPT).rmdir()
             if not self.log.stat().st_size:
                 self.log.unlink()

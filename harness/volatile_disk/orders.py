@@ -16,6 +16,8 @@ WRITE: Final = "write"
 SYNC: Final = "sync"
 NAME: Final = "name"
 """What calls do to a disk. NAME: they change a folder."""
+THE_CALLER: Final = -1
+"""Stands for a process that is not known: the one that calls."""
 FAULTS_KEPT_MAX: Final = 256
 """Counts of so many disk faults are kept, also of those that are over."""
 
@@ -26,6 +28,7 @@ class Call:
 
     Attributes:
         kind: READ, WRITE, SYNC or NAME.
+        name: the system call, as "rename"; fsync of a folder is "fsync-dir".
         needs_space: it has to find room on the disk.
         may_wait: a thread of the node waits for it, and no page cache.
     """
@@ -33,6 +36,7 @@ class Call:
     kind: str
     needs_space: bool = False
     may_wait: bool = True
+    name: str = ""
 
 
 @dataclass(slots=True)
@@ -70,7 +74,7 @@ class Verdict:
         delay_s: how long it waits first.
         stalled_by: the numbers of the faults whose end it waits for.
         faults: the numbers of all faults with an effect on it.
-        kills: the process that ends at this call, which never returns; 0: none.
+        kills: the process that ends at this call, which never returns; 0: none; THE_CALLER.
     """
 
     error: int = 0
@@ -89,10 +93,12 @@ class Orders:
 
     Attributes:
         counts: calls by kind; "errors", "slowed", "waited_us".
+        calls: calls by name.
         by_fault: the same by the number of each disk fault, with its "calls".
     """
 
     counts: Counter[str] = field(default_factory=Counter)
+    calls: Counter[str] = field(default_factory=Counter)
     by_fault: dict[int, Counter[str]] = field(default_factory=dict)
     _faults: dict[int, _Fault] = field(default_factory=dict)
     _trips: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -100,7 +106,11 @@ class Orders:
     def replace(
         self, disk_faults: Sequence[Mapping[str, Any]], trips: Sequence[Mapping[str, Any]]
     ) -> None:
-        """Replace all orders; those that were in force already keep their counts."""
+        """Replace all orders; those that were in force already keep their counts.
+
+        A trip is {"number", "nth", "pid"}, with "on", the kind of the call, or "call", its name.
+        Without a pid it ends the process that calls; a later order may say which that is.
+        """
         faults = {each["number"]: _fault(each) for each in disk_faults}
         self._faults = {number: self._faults.get(number, each) for number, each in faults.items()}
         for number in self._faults:
@@ -108,7 +118,10 @@ class Orders:
         for number in list(self.by_fault)[:-FAULTS_KEPT_MAX]:
             del self.by_fault[number]
         known = self._trips
-        self._trips = {each["number"]: known.get(each["number"], dict(each)) for each in trips}
+        self._trips = {
+            each["number"]: {**each, "nth": known.get(each["number"], each)["nth"]}
+            for each in trips
+        }
 
     def in_force(self, number: int) -> bool:
         """True if that disk fault is in force."""
@@ -127,11 +140,13 @@ class Orders:
     def judge(self, call: Call) -> Verdict:
         """Count a call, and decide what becomes of it."""
         self.counts[call.kind] += 1
+        self.calls[call.name] += 1
         for trip in self._trips.values():
-            if trip["on"] == call.kind and trip["nth"] > 0:
+            is_meant = trip["call"] == call.name if "call" in trip else trip["on"] == call.kind
+            if is_meant and trip["nth"] > 0:
                 trip["nth"] -= 1
                 if not trip["nth"]:
-                    return Verdict(kills=trip["pid"])
+                    return Verdict(kills=trip.get("pid") or THE_CALLER)
         struck = [each for each in self._faults.values() if each.takes(call)]
         if not struck:
             return PASSES

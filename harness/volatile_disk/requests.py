@@ -13,33 +13,64 @@ from shaketable.harness.volatile_disk.files import StoredFiles
 from shaketable.harness.volatile_disk.messages import Op, Request
 from shaketable.harness.volatile_disk.orders import Call
 
-_KINDS: Final[Mapping[int, str]] = {
-    Op.READ: orders.READ,
-    Op.WRITE: orders.WRITE,
-    Op.FALLOCATE: orders.WRITE,
-    Op.FSYNC: orders.SYNC,
-    Op.FSYNCDIR: orders.SYNC,
-    **dict.fromkeys(
-        (Op.SYMLINK, Op.MKNOD, Op.MKDIR, Op.UNLINK, Op.RMDIR, Op.RENAME, Op.LINK, Op.CREATE,
-         Op.RENAME2),
-        orders.NAME,
-    ),
-}  # fmt: skip
+_CALLS: Final[Mapping[int, tuple[str, str]]] = {
+    Op.READ: (orders.READ, "read"),
+    Op.WRITE: (orders.WRITE, "write"),
+    Op.FALLOCATE: (orders.WRITE, "fallocate"),
+    Op.FSYNC: (orders.SYNC, "fsync"),
+    Op.FSYNCDIR: (orders.SYNC, "fsync-dir"),
+    Op.CREATE: (orders.NAME, "create"),
+    Op.MKNOD: (orders.NAME, "mknod"),
+    Op.MKDIR: (orders.NAME, "mkdir"),
+    Op.SYMLINK: (orders.NAME, "symlink"),
+    Op.LINK: (orders.NAME, "link"),
+    Op.RENAME: (orders.NAME, "rename"),
+    Op.RENAME2: (orders.NAME, "rename"),
+    Op.UNLINK: (orders.NAME, "unlink"),
+    Op.RMDIR: (orders.NAME, "rmdir"),
+}
+"""Kinds and names of calls. `truncate` is missing: it is an attribute that is set."""
+_TRUNCATE: Final = Call(orders.WRITE, name="truncate")
+CHANGING: Final = (
+    *(name for kind, name in dict.fromkeys(_CALLS.values()) if kind != orders.READ), "truncate",
+)  # fmt: skip
+"""The names of all calls that change what is on a disk, or what a power loss leaves of it."""
+_BEFORE_NAMES: Final[Mapping[int, int]] = {
+    Op.CREATE: messages.CREATE_IN.size,
+    Op.MKNOD: messages.MKNOD_IN.size,
+    Op.MKDIR: messages.MKDIR_IN.size,
+    Op.LINK: messages.LINK_IN.size,
+    Op.RENAME: messages.RENAME_IN.size,
+    Op.RENAME2: messages.RENAME2_IN.size,
+}
+"""How many bytes of a request come before its names."""
 _NEED_SPACE: Final = frozenset({Op.SYMLINK, Op.MKNOD, Op.MKDIR, Op.LINK, Op.CREATE, Op.FALLOCATE})
 
 
 def call_of(request: Request, files: StoredFiles) -> Call | None:
     """Return which call to a disk a request is; None if the disk has no part in it."""
-    kind = _KINDS.get(request.op)
+    if request.op == Op.SETATTR:
+        is_resize = messages.set_attributes(request.body).valid & messages.FATTR_SIZE
+        return _TRUNCATE if is_resize else None
+    if request.op not in _CALLS:
+        return None
+    kind, name = _CALLS[request.op]
     if request.op == Op.WRITE:
         _, offset, size, flags, *_ = messages.WRITE_IN.unpack_from(request.body)
         is_cached = bool(flags & messages.WRITE_CACHE)
         needs_space = files.needs_space(request.inode, offset, size)
-        return Call(orders.WRITE, needs_space, may_wait=not is_cached)
-    if request.op == Op.SETATTR:
-        is_resize = messages.set_attributes(request.body).valid & messages.FATTR_SIZE
-        return Call(orders.WRITE) if is_resize else None
-    return None if kind is None else Call(kind, request.op in _NEED_SPACE)
+        return Call(kind, needs_space, may_wait=not is_cached, name=name)
+    return Call(kind, request.op in _NEED_SPACE, name=name)
+
+
+def path_of(request: Request, files: StoredFiles) -> str:
+    """Return which file or folder a call is about, from the disk's root; "" if it has no name."""
+    op = request.op
+    if op not in _CALLS or _CALLS[op][0] != orders.NAME:
+        paths = (str(path) for path, inode in files.names.walk() if inode == request.inode)
+        return next(paths, "")
+    name = messages.names(request.body[_BEFORE_NAMES.get(op, 0) :])[0]
+    return str(files.names.path(request.inode) / name)
 
 
 class Requests:

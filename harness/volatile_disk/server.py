@@ -35,11 +35,11 @@ from typing import Any, Final
 from shaketable.harness import guard
 from shaketable.harness.controlled_process import MESSAGE_BYTES_MAX
 from shaketable.harness.network.enter import CLONE_NEWUSER, unshare
-from shaketable.harness.volatile_disk import messages
+from shaketable.harness.volatile_disk import messages, orders
 from shaketable.harness.volatile_disk.files import StoredFiles
 from shaketable.harness.volatile_disk.messages import Op, Request
-from shaketable.harness.volatile_disk.orders import Orders, Verdict
-from shaketable.harness.volatile_disk.requests import Requests, call_of
+from shaketable.harness.volatile_disk.orders import Call, Orders, Verdict
+from shaketable.harness.volatile_disk.requests import Requests, call_of, path_of
 
 CLONE_NEWNS: Final = 0x00020000
 MS_NOSUID, MS_NODEV, MS_REC, MS_PRIVATE = 1 << 1, 1 << 2, 1 << 14, 1 << 18
@@ -143,10 +143,15 @@ class Server:
         self._due: list[tuple[float, int]] = []
         self._looked_s = 0.0
         self._lost = {"lost_bytes": 0, "losses": 0}
+        self._caller = 0
+        """The last thread that called: writes of mapped memory come from the kernel itself."""
+        self._off: Verdict | None = None
+        self._tripped: Mapping[str, Any] | None = None
         self._answers: Mapping[str, Callable[[Any], Any]] = {
             "order": self._order,
             "effects": lambda _: self._effects(),
             "disk_fault": lambda asked: self._orders.by_fault.get(asked["fault"], {}),
+            "calls": lambda _: {"counts": self._orders.calls, "tripped": self._tripped},
             "lose": lambda _: self._lose(),
             "detach": lambda _: self._detach(),
             "attach": lambda _: self._attach(),
@@ -192,25 +197,39 @@ class Server:
         if request.op in FORGETS:
             self._requests.forget(request)
             return
+        self._caller = request.thread or self._caller
         call = call_of(request, self._files)
         if call is None:
             self._carry_out(request)
             return
+        if self._off is not None and call.kind != orders.READ:
+            # Other threads of a process that is being killed: the power is off for them, too.
+            if call.may_wait:
+                self._wait(request, self._off, float("inf"))
+            else:  # mapped memory, written back as the process ends, which would wait for it
+                self._carry_out(request)
+            return
         verdict = self._orders.judge(call)
         if verdict.kills:
-            self._kill_at(request, verdict)
+            self._kill_at(request, verdict, call)
         elif verdict.delay_s or verdict.stalled_by:
             self._wait(request, verdict, verdict.delay_s)
         else:
             self._end(request, verdict)
 
-    def _kill_at(self, request: Request, verdict: Verdict) -> None:
+    def _kill_at(self, request: Request, verdict: Verdict, call: Call) -> None:
         """End a process at its call, which never returns: a write is in no cache but this."""
-        if request.op == Op.WRITE:
-            self._requests.carry_out(request)
-        with suppress(OSError):
-            os.kill(verdict.kills, signal.SIGKILL)
-        self._wait(request, verdict, float("inf"))
+        self._off = verdict
+        self._tripped = {"call": call.name, "path": path_of(request, self._files)}
+        answer = self._requests.carry_out(request) if request.op == Op.WRITE else b""
+        process = _process_of(self._caller) if verdict.kills == orders.THE_CALLER else verdict.kills
+        if process:
+            with suppress(OSError):
+                os.kill(process, signal.SIGKILL)
+        if call.may_wait:
+            self._wait(request, verdict, float("inf"))
+        else:
+            self._reply(answer)  # no thread of the process waits for it, but its end does
 
     def _end(self, request: Request, verdict: Verdict) -> None:
         if verdict.error:
@@ -286,6 +305,7 @@ class Server:
 
     def _order(self, asked: Mapping[str, Any]) -> None:
         self._orders.replace(asked["disk_faults"], asked["trips"])
+        self._tripped = None
         self._requests.keeps_cache = not self._orders.strikes_reads
         for waiting in list(self._waiting.values()):
             is_over = waiting.verdict.stalled_by and not self._is_stalled(waiting)
@@ -328,9 +348,19 @@ class Server:
         self._poll.unregister(self._device)
         unmount(self._device, self._folder)
         self._device = -1
+        self._off = None
         self._waiting.clear()
         self._due.clear()
         self._files.unmounted()
+
+
+def _process_of(thread: int) -> int:
+    """Return the process of a thread; 0 if it is gone."""
+    try:
+        text = Path(f"/proc/{thread}/status").read_text()
+    except OSError:
+        return 0
+    return next((int(line[5:]) for line in text.splitlines() if line.startswith("Tgid:")), 0)
 
 
 def _is_being_killed(thread: int) -> bool:

@@ -14,6 +14,7 @@ from shaketable.harness.volatile_disk.orders import (
     PASSES,
     READ,
     SYNC,
+    THE_CALLER,
     WRITE,
     Call,
     Orders,
@@ -110,3 +111,31 @@ def test_a_trip_kills_once_at_its_call() -> None:
     orders.replace([], [trip])
     kinds = (SYNC, WRITE, SYNC, SYNC)
     assert [orders.judge(Call(kind)).kills for kind in kinds] == [0, 0, 42, 0]
+
+
+def killed(orders: Orders, *names: str) -> list[int]:
+    kinds = {"write": WRITE, "fallocate": WRITE, "fsync": SYNC, "rename": NAME}
+    return [orders.judge(Call(kinds[name], name=name)).kills for name in names]
+
+
+def test_a_trip_at_a_call_by_its_name_counts_no_other_calls_of_its_kind() -> None:
+    orders = Orders()
+    orders.replace([], [{"number": 1, "call": "write", "nth": 2, "pid": 41}])
+    assert killed(orders, "write", "fallocate", "fsync", "rename", "write") == [0, 0, 0, 0, 41]
+    assert killed(orders, "write", "write") == [0, 0]
+    assert orders.calls == {"write": 4, "fallocate": 1, "fsync": 1, "rename": 1}
+
+
+def test_a_process_that_is_named_later_ends_at_the_same_call() -> None:
+    orders = Orders()
+    trip = {"number": 1, "call": "rename", "nth": 3}
+    orders.replace([], [trip])
+    assert killed(orders, "rename", "rename") == [0, 0]
+    orders.replace([], [{**trip, "pid": 41}])
+    assert killed(orders, "rename") == [41]
+
+
+def test_an_unknown_process_is_the_caller() -> None:
+    orders = Orders()
+    orders.replace([], [{"number": 1, "call": "fsync", "nth": 1}])
+    assert killed(orders, "fsync") == [THE_CALLER]

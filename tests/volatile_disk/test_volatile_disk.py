@@ -223,6 +223,90 @@ def test_a_trip_at_a_write_leaves_it_unsynced(tmp_path: Path, disk: VolatileDisk
     assert disk.lose() == {"bytes": 1, "entries": 1, "sizes": 0}
 
 
+RENAMES = """
+    sys.stdin.readline()
+    os.mkdir("d"), os.close(os.open("a", os.O_CREAT)), os.rename("a", "d/b")
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "path"), [("mkdir", "d"), ("create", "a"), ("rename", "a"), ("fsync", "")]
+)
+def test_a_trip_at_a_named_call_ends_the_process_that_calls(
+    tmp_path: Path, disk: VolatileDisk, call: str, path: str
+) -> None:
+    with program(disk, tmp_path, RENAMES + "    out('end')") as process:
+        disk.order(trips=[{"number": 1, "call": call, "nth": 1}])
+        assert disk.tripped() is None
+        shown, _ = process.communicate("go\n", timeout=WAIT_S)
+    if call == "fsync":  # it makes none
+        assert (shown, process.returncode, disk.tripped()) == ("end\n", 0, None)
+    else:
+        assert (shown, process.returncode) == ("", -signal.SIGKILL)
+        assert disk.tripped() == path
+    disk.lose()
+    assert not list((tmp_path / "disk").iterdir())
+    assert disk.calls()[call if call != "fsync" else "rename"] == 1
+
+
+SYNCS_LATER = """
+    file = os.open("a", os.O_CREAT | os.O_RDWR)
+    os.write(file, b"1")
+    parent = os.getpid()
+    if os.fork():
+        out("ready")
+        sys.stdin.readline()
+        os.mkdir("d")
+    while os.getppid() == parent:
+        pass
+    out("syncs"), os.fsync(file), out("synced")
+"""
+
+
+def test_after_a_trip_no_call_of_another_process_has_an_effect(
+    tmp_path: Path, disk: VolatileDisk
+) -> None:
+    with program(disk, tmp_path, SYNCS_LATER) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.readline() == "ready\n"
+        disk.order(trips=[{"number": 1, "call": "mkdir", "nth": 1}])
+        process.stdin.write("go\n"), process.stdin.flush()
+        assert process.stdout.readline() == "syncs\n"
+        assert disk.tripped() == "d"
+        lost = disk.lose()
+        assert lost == {"bytes": 1, "entries": 1, "sizes": 0}
+        assert process.stdout.read() == ""
+
+
+MAPS = """
+    import mmap
+    file = os.open("a", os.O_CREAT | os.O_RDWR)
+    os.write(file, b"1" * 4096)
+    os.fsync(file)
+    memory = mmap.mmap(file, 4096)
+    sys.stdin.readline()
+    memory[:3] = b"222"
+    {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("does", "call"), [("os.mkdir('d')", "mkdir"), ("memory.flush()", "write")]
+)
+def test_a_process_ends_though_its_mapped_memory_is_not_written_yet(
+    tmp_path: Path, disk: VolatileDisk, does: str, call: str
+) -> None:
+    with program(disk, tmp_path, MAPS.format(does)) as process:
+        until(lambda: disk.calls().get("fsync"))
+        disk.order(trips=[{"number": 1, "call": call, "nth": 1, "pid": process.pid}])
+        shown, _ = process.communicate("go\n", timeout=WAIT_S)
+    assert (shown, process.returncode) == ("", -signal.SIGKILL)
+    assert disk.tripped() is not None
+    disk.lose()
+    assert (tmp_path / "disk" / "a").read_bytes() == b"1" * 4096
+
+
 def test_files_changed_from_outside_are_seen(tmp_path: Path, disk: VolatileDisk) -> None:
     said(disk, tmp_path, "open('a', 'w').write('old'); open('b', 'w').write('b')")
     with disk.detached():

@@ -257,6 +257,11 @@ class Worker:
             self._ends[key] = max(shown, self._ends.get(key, 0))
         return outcome, answer
 
+    @property
+    def operations(self) -> int:
+        """Return how many operations have ended."""
+        return sum(self._ended.values())
+
     def waiting(self) -> tuple[str, ...]:
         """Return what clients do now, or gave up at the end, a line for each of the first ones."""
         lines = [line for client in self._clients for line in client.waiting()]

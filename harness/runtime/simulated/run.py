@@ -7,8 +7,7 @@ campaign gives the same history.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -24,11 +23,11 @@ from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.plugins import Target
 from shaketable.harness.contracts.simulation import SimulatedGroup, SimulatesGroups
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.runtime.clients.worker import ANSWER_GRACE_S, Worker, WorkerPlan
-from shaketable.harness.runtime.clients.workers import FINALS_GRACE_S
+from shaketable.harness.runtime.clients.tasks import TaskWorkers
+from shaketable.harness.runtime.clients.worker import WorkerPlan
 from shaketable.harness.runtime.facts import SIMULATED_CLOCK
 from shaketable.harness.runtime.group_status import Samples, SimulatedClocks
-from shaketable.harness.runtime.observer import Counts, Observer
+from shaketable.harness.runtime.observer import Observer
 from shaketable.harness.runtime.rig import (
     Rig,
     beside_nodes,
@@ -168,113 +167,23 @@ def _plan(campaign: Campaign, folder: RunFolder, group: SimulatedGroup) -> Worke
 
 
 # The clients of a campaign in a simulated world: tasks of this process, in virtual time.
-#
-# The same `Worker` as in a client process, but its messages stay in memory.
-
-WORDS_MAX: Final = 16
-"""Limit of messages that the worker has not received yet."""
-POLL_S: Final = 0.02
 
 
-class SimulatedWorkers:
-    """Implements `harness.runtime.rig.RunWorkers` with one worker that has all clients."""
+class SimulatedWorkers(TaskWorkers):
+    """Clients as tasks of a simulated world, which is told of what they do."""
 
     def __init__(self, plan: WorkerPlan, group: SimulatedGroup) -> None:
-        self._plan = plan
+        super().__init__(plan, group.now_ns)
         self._group = group
-        self._to, self._coming = trio.open_memory_channel[tuple[Any, ...]](WORDS_MAX)
-        self._messages: dict[str, list[Any]] = {}
-        self._counts = Counts()
-        self._worker: Worker | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run the worker until it is told to close; then wait to be cancelled."""
         self._group.run_as_client()
-        self._worker = Worker(self._plan, self, self._group.now_ns)
-        self._worker.on_ended = self._group.operation_ended
-        self._worker.on_unexpected = self._group.operation_raised
-        self._worker.gives_up = False  # nothing is slow here: no answer is a finding
+        worker = self.worker()
+        worker.on_ended = self._group.operation_ended
+        worker.on_unexpected = self._group.operation_raised
+        worker.gives_up = False  # nothing is slow here: no answer is a finding
         task_status.started()
-        await self._worker.run()
+        await worker.run()
         self._group.clients_closed()
         await trio.sleep_forever()
-
-    # ---- the worker's end of the connection --------------------------------------------
-
-    def send(self, message: tuple[Any, ...]) -> None:
-        """Take a message from the worker."""
-        word, *arguments = message
-        if word == "counts":
-            self._counts = Counts(*arguments)
-        else:
-            self._messages[word] = arguments
-
-    async def receive(self) -> tuple[Any, ...]:
-        """Return the next message to the worker."""
-        return await self._coming.receive()
-
-    # ---- the supervisor's end ----------------------------------------------------------
-
-    async def start(self, timeout_s: float = 30.0) -> None:
-        """Wait until the clients are ready."""
-        await self._awaited("ready", timeout_s)
-
-    async def generate(self) -> None:
-        """Start the workload; it runs until `stop`."""
-        await self._to.send(("generate",))
-
-    async def stop(self) -> None:
-        """Let clients start no further operations. Idempotent."""
-        await self._to.send(("stop",))
-
-    def counts(self) -> Counts:
-        """Return the counts of operations so far."""
-        return self._counts
-
-    def problems(self) -> tuple[str, ...]:
-        """Return (): a worker that fails ends the run."""
-        return ()
-
-    def stalls(self) -> list[tuple[int, int]]:
-        """Return []: no virtual time passes while clients compute."""
-        return []
-
-    def recorded(self) -> Mapping[str, int | None]:
-        """Return nothing: a simulated run is over before it is worth following."""
-        return {}
-
-    def waiting(self) -> tuple[str, ...]:
-        """Return what clients wait for, or gave up, a line each."""
-        return () if self._worker is None else self._worker.waiting()
-
-    def pids(self) -> Mapping[str, int]:
-        """Return none: the clients are tasks of this process."""
-        return {}
-
-    async def finish_main(self, timeout_s: float | None = None) -> bool:
-        """Stop clients; True if no operation is still open in time."""
-        await self.stop()
-        default_s = self._plan.op_timeout_s + 2 * ANSWER_GRACE_S
-        return await self._awaited("generated", default_s if timeout_s is None else timeout_s)
-
-    async def run_finals(self, timeout_s: float) -> bool:
-        """Run the final operations; True if all were done in time."""
-        await self._to.send(("finals", self._group.now_ns() + int(timeout_s * 1e9)))
-        in_time = await self._awaited("finals", timeout_s + FINALS_GRACE_S)
-        return in_time and self._messages["finals"] == [0]
-
-    async def close(self, timeout_s: float = 10.0) -> dict[str, int | None]:
-        """Close the segment; return file name -> events written."""
-        await self._to.send(("close",))
-        await self._awaited("closed", timeout_s)
-        return {self._plan.segment.name: next(iter(self._messages.get("closed", [])), None)}
-
-    async def kill(self) -> None:
-        """Do nothing: the clients are tasks of the run, and end with it."""
-        await trio.lowlevel.checkpoint()
-
-    async def _awaited(self, word: str, timeout_s: float) -> bool:
-        with trio.move_on_after(timeout_s):
-            while word not in self._messages:  # noqa: ASYNC110 - the worker knows no Event of ours
-                await trio.sleep(POLL_S)
-        return word in self._messages
