@@ -29,14 +29,11 @@ from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.contracts.verdict import EXIT_BY_OUTCOME, Outcome, Verdict, join, worst_exit
 from shaketable.harness.error_output import print_harness_error
 from shaketable.harness.history.run_folder import write_atomically
-from shaketable.harness.installing.cache import cache_folder
 from shaketable.harness.judging import checking, engines
-from shaketable.harness.judging.against import build, require_reference
 from shaketable.harness.judging.checking import CheckSettings, EngineKind
 from shaketable.harness.terminal import completion
 from shaketable.harness.terminal.output import INDENT, Output, show_rows
 from shaketable.harness.untrusted_text import printable
-from shaketable.reports.check_page import failing_text
 from shaketable.reports.check_page.checked_history import (
     CheckedHistory,
     failing_part,
@@ -165,6 +162,8 @@ def check(
         raise UsageError(f"check takes the PATH of a history; see {PROGRAM} check --help")
     checking.require_checkers(settings.checkers)
     if given.against is not None:
+        from shaketable.harness.judging.against import require_reference  # noqa: PLC0415 - few checks ask a reference
+
         require_reference(given.against)
     for path in (given.json, given.html):
         _require_writable(path, paths)
@@ -173,8 +172,7 @@ def check(
     if settings.model is not None:
         model_named(settings.model)
     if given.against is not None:
-        with _progress() as progress:
-            settings = replace(settings, against=build(cache_folder(), progress))
+        settings = _with_reference(settings)
     _leave_pandas_out()
     out = Output(highlight=False, quiet=given.is_for_programs)
     checked: list[CheckedHistory] = []
@@ -188,6 +186,14 @@ def check(
         if checked or refused:
             codes += _write(out, checked, refused, given)
     return worst_exit(codes)
+
+
+def _with_reference(settings: CheckSettings) -> CheckSettings:
+    from shaketable.harness.installing.cache import cache_folder  # noqa: PLC0415 - as above
+    from shaketable.harness.judging.against import build  # noqa: PLC0415 - as above
+
+    with _progress() as progress:
+        return replace(settings, against=build(cache_folder(), progress))
 
 
 class _NoPandas:
@@ -550,6 +556,8 @@ def _rows(one: CheckedHistory) -> list[tuple[str, str | Text]]:
 
 def _show_findings(out: Console, one: CheckedHistory) -> None:
     """Print the failing parts; what the first line says is not said again."""
+    from shaketable.reports.check_page import failing_text  # noqa: PLC0415 - few histories have a failing part
+
     said = _why(one)
     width = (out.width if out.is_terminal else WIDTH_WITHOUT_TERMINAL) - 2 * INDENT
     shown = 0
