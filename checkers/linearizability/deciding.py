@@ -221,6 +221,8 @@ class Decided:
         """Return the operations of all other keys, and the first row of each."""
         if not self.is_decided.any():
             return operations, bounds
+        if self.is_decided.all():
+            return operations.slice(0, 0), bounds[:1]
         sizes = np.diff(bounds)
         rows = np.flatnonzero(np.repeat(~self.is_decided, sizes))
         starts = np.concatenate([[0], np.cumsum(sizes[~self.is_decided])])

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from cyclopts import Group, Parameter
@@ -216,7 +215,7 @@ def _leave_pandas_out() -> None:
     hidden = _NoPandas()
     sys.meta_path.insert(0, hidden)
     try:
-        pc.equal(pa.array(np.empty(0)), 0)
+        pc.equal(pa.array([0]), 0)
     finally:
         sys.meta_path.remove(hidden)
 
