@@ -15,11 +15,17 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Final, Generic, ParamSpec, TypeVar
 
-import numba
+import numpy as np
 
 from shaketable.harness.budget_clock import uncounted
+
+INTERPRETED_MAX: Final = 3000
+"""So many operations and nodes of searches kernels take as Python: some tenths of a second, less
+than it takes to import numba and to load machine code."""
+INTERPRETED_NODES: Final = 100
+"""Nodes of a search that are visited as Python at a time."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -67,31 +73,131 @@ def delete_stale_cache(folder: Path) -> bool:
     return True
 
 
-def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a kernel at its first call; it runs without the GIL.
+class Kernel(Generic[P, R]):
+    """A function of arrays that numba compiles: it is imported when the kernel is first needed.
 
-    The machine code is cached beside the source or in NUMBA_CACHE_DIR; where neither is writable,
-    or the source is in a zip file, each process compiles it again.
+    That takes as long as a small check. The machine code is cached beside the source or in
+    NUMBA_CACHE_DIR; where neither is writable, or the source is in a zip file, each process
+    compiles it again. All that numba's own dispatcher has, such as `signatures`, is had of this.
+
+    Attributes:
+        plain: the function itself, run by Python: for what is smaller than numba's import.
     """
-    return _uninterrupted(_cached(function, {"nogil": True}))
+
+    def __init__(self, function: Callable[P, R], options: dict[str, Any], *, is_part: bool) -> None:
+        functools.update_wrapper(self, function)
+        self.plain = function
+        self._options = options
+        self._is_part = is_part
+        self._lock = threading.Lock()
+        self._dispatcher: Any = None
+
+    def __call__(self, *arguments: P.args, **named: P.kwargs) -> R:
+        """Run it; a part of kernels, which Python cannot call, runs as the function that it is."""
+        if self._is_part or _interpreter.is_on:
+            return self.plain(*arguments, **named)
+        found: R = (self._dispatcher or self.dispatcher)(*arguments, **named)
+        return found
+
+    @property
+    def dispatcher(self) -> Any:
+        """Numba's dispatcher of this function, made when it is first asked for."""
+        global _left  # noqa: PLW0603 - of the process, as numba is
+        with self._lock:
+            if self._dispatcher is None:
+                with uncounted():
+                    self._dispatcher = _dispatcher(self.plain, self._options, self._is_part)
+                _left = 0
+        return self._dispatcher
+
+    @property
+    def _numba_type_(self) -> Any:
+        """What numba asks a global of a kernel for: the type of what can be called."""
+        return self.dispatcher._numba_type_
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.dispatcher, name)
 
 
-def _cached(function: Callable[P, R], options: dict[str, Any]) -> Any:
+def compiled(function: Callable[P, R]) -> Kernel[P, R]:
+    """Compile a kernel at its first call; it runs without the GIL."""
+    return Kernel(function, {"nogil": True, "cache": True}, is_part=False)
+
+
+def _dispatcher(function: Callable[..., Any], options: dict[str, Any], is_part: bool) -> Any:
+    made = _cached(function, options)
+    return made if is_part else _uninterrupted(made)
+
+
+def _cached(function: Callable[..., Any], options: dict[str, Any]) -> Any:
+    import numba  # noqa: PLC0415 - takes as long as a small check
+
     source = Path(function.__code__.co_filename)
-    if source.is_file():
+    if options.get("cache") and source.is_file():
         _check_once(source.parent)
         with contextlib.suppress(RuntimeError):  # "cannot cache function": no writable folder
-            return numba.njit(cache=True, **options)(function)
-    return numba.njit(**options)(function)
+            return numba.njit(**options)(function)
+    return numba.njit(**{**options, "cache": False})(function)
 
 
-def is_cached(kernel: Callable[..., Any]) -> bool:
+class _Interpreter(threading.local):
+    """Whether kernels run as Python in this thread."""
+
+    is_on = False
+
+
+_interpreter = _Interpreter()
+_left = INTERPRETED_MAX
+
+
+@contextlib.contextmanager
+def interpreted(work: int) -> Iterator[None]:
+    """Run kernels as Python in the block where that takes less time than to import numba.
+
+    That is so until INTERPRETED_MAX is used up, or numba has been imported. What a kernel answers
+    is the same. Only for kernels that take time in proportion to their arrays, or are called for a
+    slice of `slice_of` nodes at a time.
+
+    Args:
+        work: the operations that the block is about.
+    """
+    global _left  # noqa: PLW0603 - of the process, as numba is
+    if _interpreter.is_on or work > _left:
+        yield
+        return
+    _left -= work
+    _interpreter.is_on = True
+    try:
+        with np.errstate(over="ignore"):  # hashes overflow, as machine words do
+            yield
+    finally:
+        _interpreter.is_on = False
+
+
+def slice_of(nodes: int) -> int:
+    """Return how many nodes a search may visit before it asks again; `nodes` if it is compiled.
+
+    Where kernels run as Python it takes these from what is left for them. If nothing is left they
+    are compiled from now on: all that a search knows is in its arrays.
+    """
+    global _left  # noqa: PLW0603 - as above
+    if _interpreter.is_on and _left > 0:
+        granted = min(INTERPRETED_NODES, _left)
+        _left -= granted
+        return granted
+    _interpreter.is_on = False
+    return nodes
+
+
+def is_cached(kernel: Kernel[..., Any]) -> bool:
     """Return whether the next process will load the kernel; True also where nothing is kept."""
-    file = getattr(kernel._cache, "_cache_file", None)  # type: ignore[attr-defined]  # noqa: SLF001 - of numba, which has no public way to ask
+    file = getattr(kernel.dispatcher._cache, "_cache_file", None)  # noqa: SLF001 - of numba, which has no public way to ask
     return file is None or bool(file._load_index())  # noqa: SLF001 - as above
 
 
-def _uninterrupted(kernel: Any) -> Callable[P, R]:
+def _uninterrupted(kernel: Any) -> Any:
     """Let signals wait while numba compiles or loads the kernel.
 
     llvmlite calls back into Python then. ctypes drops what is raised in a callback, such as
@@ -104,8 +210,7 @@ def _uninterrupted(kernel: Any) -> Callable[P, R]:
             return find(*arguments, **more)
 
     kernel._compile_for_args = find_undisturbed  # noqa: SLF001 - as above
-    same: Callable[P, R] = kernel
-    return same
+    return kernel
 
 
 @contextlib.contextmanager
@@ -131,18 +236,16 @@ def signals_wait() -> Iterator[None]:
             handlers[signal.Signals(came_number)](came_number, frame)
 
 
-def bare(function: Callable[P, R]) -> Callable[P, R]:
+def bare(function: Callable[P, R]) -> Kernel[P, R]:
     """Compile a part of a kernel without reference counting; only kernels may call it.
 
     Numba counts references to every array of every tuple at each call, which would cost ten times
     the work of the part itself. Leaving that out is safe where no array is created or kept.
     The part is cached as kernels are, so that the next kernel which calls it does not compile it.
     """
-    part: Callable[P, R] = _cached(function, _PART)
-    return part
+    return Kernel(function, {**_PART, "cache": True}, is_part=True)
 
 
-def inlined(function: Callable[P, R]) -> Callable[P, R]:
+def inlined(function: Callable[P, R]) -> Kernel[P, R]:
     """Compile a small part as `bare` does, and inline it into its callers."""
-    part: Callable[P, R] = numba.njit(forceinline=True, **_PART)(function)
-    return part
+    return Kernel(function, {**_PART, "forceinline": True}, is_part=True)

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from shaketable.checkers.anomalies.observations import NEVER, NOWHERE, Log, Reads, load_log
 from shaketable.checkers.findings import Findings, Gathered, fault_name, gather, settle, windows_at
+from shaketable.harness.contracts.finding_kinds import ANOMALIES as ANOMALIES  # noqa: PLC0414 - named so by users
 from shaketable.harness.contracts.finding_kinds import kinds_where, record_of
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Verdict
@@ -150,10 +151,6 @@ def finding(
 
 
 # Which promises an anomaly breaks.
-
-ANOMALIES: Final = kinds_where(lambda kind: kind.excluded_by is not None)
-"""All anomalies: `Promises(excludes=ANOMALIES)` judges the history of a system that promises
-everything."""
 
 
 def why_not_promised(kind: str, context: CheckContext) -> str | None:

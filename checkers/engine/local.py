@@ -12,7 +12,6 @@ killed.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import resource
 import time
@@ -21,9 +20,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -52,10 +50,14 @@ from shaketable.checkers.engine.judge import (
 )
 from shaketable.checkers.engine.keys import Task, coded, judge_tables, plan, read_files, split_times
 from shaketable.checkers.engine.log_evidence import with_log_evidence
+from shaketable.harness.compiled import INTERPRETED_MAX
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import CheckContext, Checker
 from shaketable.harness.contracts.verdict import Verdict
 from shaketable.harness.history.schema import ENTRIES, OPERATIONS
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 ROWS_FOR_PROCESSES = 2_000_000
 """Operations from which on judging in parallel processes pays off."""
@@ -107,8 +109,9 @@ def _judge_by_key(
     judging = "judging " + ", ".join(checker.name for checker in checkers)
     planned = plan(job.operations, workers=os.cpu_count() or 1)
     rows = sum(task.rows for task in planned.tasks)
-    if rows >= ROWS_FOR_PROCESSES and len(planned.tasks) > 1 and (os.cpu_count() or 1) > 1:
+    if rows > INTERPRETED_MAX:
         compile_first(progress)
+    if rows >= ROWS_FOR_PROCESSES and len(planned.tasks) > 1 and (os.cpu_count() or 1) > 1:
         progress(judging)
         yield from judge_in_processes(planned.tasks, checkers, job.context)
         return
@@ -176,8 +179,6 @@ def _split(table: pa.Table, partition: str) -> dict[object, pa.Table]:
 GRACE_S = 0.4
 """How long a process may run after the deadline: checkers stop by themselves."""
 
-_spawned = multiprocessing.get_context("spawn")
-
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
@@ -204,6 +205,8 @@ def judge_in_processes(
     Raises:
         HarnessError: a file cannot be read.
     """
+    from multiprocessing.connection import wait  # noqa: PLC0415 - only where there is much to judge
+
     units = deque(_Unit(task, tuple(checkers)) for task in tasks)
     workers = [_start(context) for _ in range(min(os.cpu_count() or 1, len(tasks)))]
     try:
@@ -261,8 +264,11 @@ def _left_s(context: CheckContext) -> float | None:
 
 
 def _start(context: CheckContext) -> _Worker:
-    ours, theirs = _spawned.Pipe()
-    process = _spawned.Process(
+    import multiprocessing  # noqa: PLC0415 - as above
+
+    spawned = multiprocessing.get_context("spawn")
+    ours, theirs = spawned.Pipe()
+    process = spawned.Process(
         target=_work, args=(theirs, for_other_processes(context)), daemon=True
     )
     process.start()

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shaketable.checkers import special
 from shaketable.checkers.evidence import Resolved, resolve_outcomes
 from shaketable.checkers.kernels.open_sets import (
     CAS,
@@ -34,18 +35,8 @@ from shaketable.checkers.search.budget import UNLIMITED, Limits, MemorySpentErro
 from shaketable.checkers.search.driver import search
 from shaketable.checkers.search.problem import Bools, Found, Ints, ModelError, Part, Problem, State
 from shaketable.checkers.search.replay import WitnessError
-from shaketable.checkers.special import (
-    counting,
-    log_order,
-    queues,
-    registers,
-    sets,
-    stacks,
-    texts,
-    two_ends,
-    value_spans,
-)
 from shaketable.checkers.special.decision import Accusation, Decision
+from shaketable.harness.compiled import interpreted
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Outcome
@@ -55,36 +46,57 @@ from shaketable.harness.contracts.verdict import Outcome
 
 def _fifo_queue(problem: Problem, limits: Limits) -> Decision | None:
     """Decide a FIFO queue by bad patterns where they suffice, else by an order of its pairs."""
-    if queues.has_peeks(problem):
-        return two_ends.refute_queue(problem, limits)
-    return queues.decide_fifo(problem, limits) or queues.decide_by_pairs(problem, limits)
+    if special.queues.has_peeks(problem):
+        return special.two_ends.refute_queue(problem, limits)
+    found = special.queues.decide_fifo(problem, limits)
+    return found or special.queues.decide_by_pairs(problem, limits)
 
 
 def _stack(problem: Problem, limits: Limits) -> Decision | None:
     """Decide a stack by its bottoms if values are unique, else by words if clients are few."""
-    return stacks.decide_by_bottoms(problem, limits) or stacks.decide_by_words(problem, limits)
+    found = special.stacks.decide_by_bottoms(problem, limits)
+    return found or special.stacks.decide_by_words(problem, limits)
 
 
 def _unordered_queue(problem: Problem, limits: Limits) -> Decision | None:
     """Decide an unordered queue by bad patterns, or by counting where values repeat."""
-    return queues.decide_bag(problem, limits) or counting.decide_bag(problem, limits)
+    found = special.queues.decide_bag(problem, limits)
+    return found or special.counting.decide_bag(problem, limits)
+
+
+def _largest_first(problem: Problem, limits: Limits) -> Decision | None:
+    return special.value_spans.Order(largest_first=True).decide(problem, limits)
+
+
+def _least_first(problem: Problem, limits: Limits) -> Decision | None:
+    return special.value_spans.Order(largest_first=False).decide(problem, limits)
+
+
+def _of(module: str, name: str) -> Callable[[Problem, Limits], Decision | None]:
+    """Return a function of a module of checkers.special, which is imported at the first call."""
+
+    def decide_it(problem: Problem, limits: Limits) -> Decision | None:
+        found: Decision | None = getattr(getattr(special, module), name)(problem, limits)
+        return found
+
+    return decide_it
 
 
 BY_PROBLEM: dict[str, Callable[[Problem, Limits], Decision | None]] = {
-    "register": registers.decide,
-    "cas-register": registers.decide,
+    "register": _of("registers", "decide"),
+    "cas-register": _of("registers", "decide"),
     "fifo-queue": _fifo_queue,
     "unordered-queue": _unordered_queue,
-    "multi-register": registers.decide_groups,
-    "set": sets.decide,
+    "multi-register": _of("registers", "decide_groups"),
+    "set": _of("sets", "decide"),
     "stack": _stack,
-    "deque": two_ends.refute_deque,
-    "priority-queue": value_spans.Order(largest_first=True).decide,
-    "min-priority-queue": value_spans.Order(largest_first=False).decide,
-    "semaphore": counting.decide_semaphore,
-    "membership-set": sets.decide_set,
-    "multiset": sets.decide_multiset,
-    "kv": texts.decide,
+    "deque": _of("two_ends", "refute_deque"),
+    "priority-queue": _largest_first,
+    "min-priority-queue": _least_first,
+    "semaphore": _of("counting", "decide_semaphore"),
+    "membership-set": _of("sets", "decide_set"),
+    "multiset": _of("sets", "decide_multiset"),
+    "kv": _of("texts", "decide"),
 }
 """The special case for each model that has one, by the model's name."""
 
@@ -103,11 +115,11 @@ def decide_without_search(
         operations: the same partition as rows of OPERATIONS.
         limits: the budget.
     """
-    special = BY_PROBLEM.get(model)
+    decide_model = BY_PROBLEM.get(model)
     try:
         if model == "append-log":
-            return log_order.decide(problem, operations, limits)
-        return special(problem, limits) if special else None
+            return special.log_order.decide(problem, operations, limits)
+        return decide_model(problem, limits) if decide_model else None
     except (MemorySpentError, TimeSpentError):
         return None
 
@@ -160,9 +172,9 @@ class Decider:
         """
         if not problem.kind.size:
             return Answer("nothing", Outcome.VALID)
-        special = decide_without_search if self.use_special_cases else no_special_case
+        decide_at_once = decide_without_search if self.use_special_cases else no_special_case
         limits = Limits(self.is_over, self.context.search.memory_bytes)
-        decision = special(self.model.name, problem, operations, limits)
+        decision = decide_at_once(self.model.name, problem, operations, limits)
         if decision is not None and (decision.part is not None or not decision.why):
             return Answer(
                 decision.method, decision.outcome, decision.part, decision.accusation, decision.why
@@ -209,6 +221,8 @@ class Decided:
         """Return the operations of all other keys, and the first row of each."""
         if not self.is_decided.any():
             return operations, bounds
+        if self.is_decided.all():
+            return operations.slice(0, 0), bounds[:1]
         sizes = np.diff(bounds)
         rows = np.flatnonzero(np.repeat(~self.is_decided, sizes))
         starts = np.concatenate([[0], np.cumsum(sizes[~self.is_decided])])
@@ -236,7 +250,8 @@ def decide_registers(
     is_reversed = (times[:, 1] < times[:, 0]) & (what[:, 0] != SKIPPED)
     what[is_reversed, 0] = UNFIT  # the checker reports what is wrong with it
     verdicts = np.empty(len(bounds) - 1, np.int64)
-    decide(bounds, what, times, NOTHING if initial is None else initial, verdicts)
+    with interpreted(operations.num_rows):
+        decide(bounds, what, times, NOTHING if initial is None else initial, verdicts)
     is_judged = what[:, 0] != SKIPPED
     judged = np.add.reduceat(is_judged.astype(np.int64), bounds[:-1])
     known = np.add.reduceat((is_judged & is_ok).astype(np.int64), bounds[:-1])

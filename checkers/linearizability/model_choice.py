@@ -27,8 +27,7 @@ import importlib
 import json
 import pkgutil
 from collections.abc import Callable, Iterable
-from importlib.metadata import entry_points
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,6 +36,9 @@ from shaketable.checkers import models
 from shaketable.checkers.models.model import Model
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.history.foreign.columns import is_transaction
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 ENTRY_POINTS: Final = "shaketable.models"
 EXAMINED_ROWS: Final = 100_000
@@ -49,7 +51,13 @@ NAME_MAX: Final = 40
 def model_names() -> tuple[str, ...]:
     """Return the names of all models, built in and of other packages."""
     built_in = {model.name for model in _built_in()}
-    return tuple(sorted(built_in | {point.name for point in entry_points(group=ENTRY_POINTS)}))
+    return tuple(sorted(built_in | {point.name for point in _external()}))
+
+
+def _external() -> Iterable[EntryPoint]:
+    from importlib.metadata import entry_points  # noqa: PLC0415 - few need more than the built-in
+
+    return entry_points(group=ENTRY_POINTS)
 
 
 def model_named(name: str) -> Model:
@@ -61,7 +69,7 @@ def model_named(name: str) -> Model:
     for model in _built_in():
         if model.name == name:
             return model
-    for point in entry_points(group=ENTRY_POINTS):
+    for point in _external():
         if point.name == name:
             plugin: Model = point.load()
             return plugin

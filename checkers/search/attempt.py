@@ -89,6 +89,7 @@ from shaketable.checkers.search.problem import (
     short_repr,
 )
 from shaketable.checkers.search.vectors import VectorTable, depth_of, vectors_of, write_vectors
+from shaketable.harness.compiled import slice_of
 
 SLICE_NODES = 20_000
 """Nodes between two checks of the clock: some hundredths of a second."""
@@ -143,7 +144,7 @@ class Attempt:
         self.arena = new_arena(setting.arranged.history, setting.memory, first)
         self.goal = np.zeros(GOAL_FACTS, np.int64)
         """What the kernel is to do: to search the whole history, if nothing else is set."""
-        self.goal[VISITS_MAX], self.goal[CHAIN_MAX] = SLICE_NODES, COMPARED_MAX
+        self.goal[CHAIN_MAX] = COMPARED_MAX
 
     @property
     def deepest(self) -> int:
@@ -166,6 +167,7 @@ class Attempt:
         h, c = s.arranged.history, s.arranged.cursor
         while True:
             visited = int(self.goal[NODES_VISITED])
+            self.goal[VISITS_MAX] = slice_of(SLICE_NODES)
             status = run(h, c, self.arena, s.table.arrays, self.goal)
             s.nodes += int(self.goal[NODES_VISITED]) - visited
             if self._is_answer(status):

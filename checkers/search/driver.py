@@ -34,6 +34,7 @@ from shaketable.checkers.search.attempt import Attempt, Setting
 from shaketable.checkers.search.budget import MemorySpentError, TimeSpentError
 from shaketable.checkers.search.problem import NEVER, Family, Found, Part, Problem, State, Witness
 from shaketable.checkers.search.replay import follow, replay
+from shaketable.harness.compiled import interpreted
 from shaketable.harness.contracts.verdict import Outcome
 
 # The part of a history that cannot be linearized, or was not decided.
@@ -184,6 +185,11 @@ def search(problem: Problem, *, is_over: Callable[[], bool], memory_bytes_max: i
         ModelError: the model raised, or breaks its promises.
         WitnessError: the order that was found is no linearization: a bug in the search.
     """
+    with interpreted(problem.kind.size):
+        return _search(problem, is_over, memory_bytes_max)
+
+
+def _search(problem: Problem, is_over: Callable[[], bool], memory_bytes_max: int) -> Found:
     if problem.kind.size > ORDERED_ANYWAY_MAX and is_over():
         return Found(Outcome.UNKNOWN, 0, 0, why="time")
     try:

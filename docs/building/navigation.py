@@ -15,7 +15,8 @@ SECTIONS: Final[Mapping[str, Sequence[str]]] = {
     ),
     "Guides": (
         "docs/using", "docs/targets",
-        "docs/campaigns", "docs/faults", "docs/crash-points", "docs/workloads", "docs/report", "docs/violation",
+        "docs/campaigns", "docs/faults", "docs/crash-points", "docs/workloads", "docs/report",
+        "docs/violation",
         "docs/checking", "docs/python", "docs/models", "docs/gate", "docs/store", "docs/doctor",
         "docs/calibration", "docs/extending", "docs/deployments", "docs/upgrading",
     ),

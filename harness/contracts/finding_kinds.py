@@ -707,6 +707,11 @@ def kinds_where(of: Callable[[FindingKind], object]) -> frozenset[str]:
     return frozenset(kind.name for kind in FINDING_KINDS.values() if of(kind))
 
 
+ANOMALIES: Final = kinds_where(lambda kind: kind.excluded_by is not None)
+"""All anomalies: `Promises(excludes=ANOMALIES)` judges the history of a system that promises
+everything."""
+
+
 def base_kind(kind: str) -> str:
     """Return a kind without its suffix in brackets: "stale-read (not promised)"."""
     return kind.partition(" (")[0]

@@ -26,3 +26,10 @@ PROGRAM_WORDS: Final = _called(os.environ.get(VARIABLE, ""), sys.argv[0] if sys.
 PROGRAM: Final = shlex.join(PROGRAM_WORDS)
 IS_CHECKOUT: Final = bool(os.environ.get(VARIABLE))
 """Whether the start script of a checkout has called this, which has commands of its own."""
+
+
+def version() -> str:
+    """Return the installed version; to look it up takes a third of the time that help may take."""
+    import importlib.metadata  # noqa: PLC0415 - see above
+
+    return importlib.metadata.version("shaketable")

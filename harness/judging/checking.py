@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 import pyarrow as pa
@@ -35,18 +35,20 @@ from shaketable.checkers.linearizability.model_choice import (
     require_fit,
 )
 from shaketable.checkers.models.model import Model
-from shaketable.checkers.online import Violation
-from shaketable.harness import discovery
 from shaketable.harness.budget_clock import budget_clock_s, uncounted
 from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.contracts.finding_kinds import ANOMALIES
 from shaketable.harness.contracts.plugins import CheckContext, Checker, Promises, SearchBudget
 from shaketable.harness.contracts.verdict import Outcome, Verdict
 from shaketable.harness.history.foreign.columns import TRANSACTION
 from shaketable.harness.history.foreign.jsonl import EventLine
 from shaketable.harness.history.foreign.read import Format, PartitionBy, Source, open_source
-from shaketable.harness.judging import against, engines
+from shaketable.harness.judging import engines
 from shaketable.harness.run_markers import scratch_prefix
 from shaketable.reports.check_page.checked_history import CheckedHistory, shown_findings
+
+if TYPE_CHECKING:
+    from shaketable.checkers.online import Violation
 
 LOCAL_ROWS_MAX: Final = 2_000_000
 """Up to this many operations `--engine auto` checks in this process (docs/adr/0010)."""
@@ -265,7 +267,7 @@ def _judge(
     initial = history.initial if settings.initial is None else settings.initial
     whole = not settings.is_part  # special cases say what no client ever did
     linearizable = [] if model is None else [Linearizable(model, initial, use_special_cases=whole)]
-    others: list[Checker] = [discovery.get("checkers", name) for name in settings.checkers]
+    others: list[Checker] = [_checker(name) for name in settings.checkers]
     context = CheckContext(
         nodes=(),
         committed={},
@@ -305,6 +307,8 @@ def _compared(
     Raises:
         UsageError: the history is judged without a model, or the reference cannot judge it.
     """
+    from shaketable.harness.judging import against  # noqa: PLC0415 - few checks ask a reference
+
     if model is None:
         raise UsageError(
             f"{source.history.path}: --against compares verdicts on a model, and this history is"
@@ -332,8 +336,6 @@ def _compared(
 
 def _all_promises(fs: frozenset[str]) -> Promises:
     """Return promises that exclude every anomaly, since the system declared none."""
-    from shaketable.checkers.anomalies.log_rules import ANOMALIES  # noqa: PLC0415 - only where one is
-
     return Promises(linearizable=fs, excludes=ANOMALIES)
 
 
@@ -379,6 +381,13 @@ def _no_log(_directory: Path, _node: str) -> Any:
     return iter(())
 
 
+def _checker(name: str) -> Checker:
+    from shaketable.harness import discovery  # noqa: PLC0415 - takes long; a check against a model alone does without
+
+    found: Checker = discovery.get("checkers", name)
+    return found
+
+
 def require_checkers(names: Sequence[str]) -> None:
     """Check that these checkers exist and need only operations.
 
@@ -386,7 +395,7 @@ def require_checkers(names: Sequence[str]) -> None:
         UsageError: one line.
     """
     for name in names:
-        checker = discovery.get("checkers", name)
+        checker = _checker(name)
         if checker.tables != ("operations",):
             raise UsageError(
                 f"the checker {name} judges the nodes' logs, which a history does not have"
@@ -434,4 +443,6 @@ def impossible_read(model: str) -> Violation:
         EventLine(type=kind, process=0, key="k", time=at, **read)
         for at, kind in enumerate(("invoke", "ok"))
     )
+    from shaketable.checkers.online import Violation  # noqa: PLC0415 - as above
+
     return Violation(None, 0, None, window, is_part=False)

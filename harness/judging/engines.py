@@ -6,20 +6,26 @@ import logging
 import os
 import threading
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from shaketable.checkers.engine.compiling import Compiling
-from shaketable.checkers.engine.java import find_java
 from shaketable.checkers.engine.judge import CheckJob, Progress
 from shaketable.checkers.engine.local import run_local
-from shaketable.checkers.spark.pipeline import SparkEngine
-from shaketable.checkers.spark.quick_start import create, missing_archive
 from shaketable.harness.contracts.verdict import Verdict
+
+if TYPE_CHECKING:
+    from shaketable.checkers.spark.pipeline import SparkEngine
 
 log = logging.getLogger(__name__)
 
 SPARK: Final = "spark"
 LOCAL: Final = "local"
+
+
+def _spark_engine(master: str) -> SparkEngine:
+    from shaketable.checkers.spark.pipeline import SparkEngine  # noqa: PLC0415 - takes longer to load than a small check
+
+    return SparkEngine(master)
 
 
 class Engine:
@@ -32,7 +38,7 @@ class Engine:
     def __init__(self, kind: str, spark_master: str) -> None:
         self.kind = kind
         self._master = spark_master
-        self._spark = SparkEngine(spark_master) if kind == SPARK else None
+        self._spark = _spark_engine(spark_master) if kind == SPARK else None
         self._thread: threading.Thread | None = None
         self._is_preparing = False
         self._error: Exception | None = None
@@ -45,6 +51,8 @@ class Engine:
             UsageError: there is none.
         """
         if self.kind == SPARK and self._master.startswith("local"):
+            from shaketable.checkers.engine.java import find_java  # noqa: PLC0415 - only where Spark checks
+
             find_java(env)
 
     def compile_ahead(self) -> None:
@@ -61,6 +69,8 @@ class Engine:
         self._thread.start()
 
     def _start(self) -> None:
+        from shaketable.checkers.spark.quick_start import create, missing_archive  # noqa: PLC0415 - only where Spark checks
+
         assert self._spark is not None
         try:
             if self._spark.is_here and (archive := missing_archive(os.environ)) is not None:
@@ -77,9 +87,10 @@ class Engine:
         Raises:
             UsageError: no suitable Java; the Spark master cannot be reached.
         """
-        self.warm_up()
-        if self._thread is None:
+        if self._spark is None:
             return
+        self.warm_up()
+        assert self._thread is not None, "started"
         if self._is_preparing:
             progress("preparing Spark for quick starts, once (some 20 s)")
         elif self._thread.is_alive():

@@ -14,7 +14,7 @@ from cyclopts.help import HelpEntry, HelpPanel, PlainFormatter
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
-from shaketable.harness.contracts.program import IS_CHECKOUT, PROGRAM
+from shaketable.harness.contracts.program import IS_CHECKOUT, PROGRAM, version
 from shaketable.harness.terminal.output import Output, show_rows
 
 IN_A_CHECKOUT: Final = "./shaketable"
@@ -242,19 +242,12 @@ COMMANDS: Final = (
 )
 
 
-def _version() -> str:
-    """Return the installed version; to look it up takes a third of the time that help may take."""
-    import importlib.metadata  # noqa: PLC0415 - see above
-
-    return importlib.metadata.version("shaketable")
-
-
 def _app(*, is_summary: bool) -> App:
     """Create the app with all commands. A command with `help` shows only that as its help."""
     made = App(
         name="shaketable",
         console=Output(highlight=False),
-        version=_version,
+        version=version,
         help=HELP_IN_A_CHECKOUT if IS_CHECKOUT else HELP,
         help_format="plaintext",
         help_formatter=PlainPanelFormatter(),

@@ -162,7 +162,8 @@ class Columns:
 
     def renumber(self) -> tuple[str, ...]:
         """Assign new ids if operations share one; return notes about it."""
-        twice = len(self.op) - len(np.unique(np.asarray(self.op, dtype=np.int64)))
+        ordered = np.sort(np.asarray(self.op, dtype=np.int64))  # np.unique imports numpy.ma
+        twice = int((ordered[1:] == ordered[:-1]).sum())
         if not twice:
             return ()
         self.op = array("q", range(len(self.op)))

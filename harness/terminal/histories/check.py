@@ -14,9 +14,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from cyclopts import Group, Parameter
 from rich.console import Console
 from rich.text import Text
@@ -29,12 +26,11 @@ from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.contracts.verdict import EXIT_BY_OUTCOME, Outcome, Verdict, join, worst_exit
 from shaketable.harness.error_output import print_harness_error
 from shaketable.harness.history.run_folder import write_atomically
-from shaketable.harness.installing.cache import cache_folder
 from shaketable.harness.judging import checking, engines
-from shaketable.harness.judging.against import build, require_reference
 from shaketable.harness.judging.checking import CheckSettings, EngineKind
 from shaketable.harness.terminal import completion
 from shaketable.harness.terminal.output import INDENT, Output, show_rows
+from shaketable.harness.terminal.without_pandas import leave_pandas_out
 from shaketable.harness.untrusted_text import printable
 from shaketable.reports.check_page.checked_history import (
     CheckedHistory,
@@ -165,6 +161,8 @@ def check(
         raise UsageError(f"check takes the PATH of a history; see {PROGRAM} check --help")
     checking.require_checkers(settings.checkers)
     if given.against is not None:
+        from shaketable.harness.judging.against import require_reference  # noqa: PLC0415 - few checks ask a reference
+
         require_reference(given.against)
     for path in (given.json, given.html):
         _require_writable(path, paths)
@@ -173,9 +171,8 @@ def check(
     if settings.model is not None:
         model_named(settings.model)
     if given.against is not None:
-        with _progress() as progress:
-            settings = replace(settings, against=build(cache_folder(), progress))
-    _leave_pandas_out()
+        settings = _with_reference(settings)
+    leave_pandas_out()
     out = Output(highlight=False, quiet=given.is_for_programs)
     checked: list[CheckedHistory] = []
     refused: list[Refused] = []
@@ -190,29 +187,12 @@ def check(
     return worst_exit(codes)
 
 
-class _NoPandas:
-    """Finds every module but pandas where the others find it."""
+def _with_reference(settings: CheckSettings) -> CheckSettings:
+    from shaketable.harness.installing.cache import cache_folder  # noqa: PLC0415 - as above
+    from shaketable.harness.judging.against import build  # noqa: PLC0415 - as above
 
-    def find_spec(self, name: str, *_more: object) -> None:
-        """Raise ImportError for pandas."""
-        if name == "pandas":
-            raise ImportError(name)
-
-
-def _leave_pandas_out() -> None:
-    """Let pyarrow's first look for pandas find none: its import takes as long as a small check.
-
-    pyarrow looks once, at the first array and the first scalar that it gets, to recognise what is
-    of pandas; nothing here is. Where it needs pandas itself (`to_pandas`) it looks again.
-    """
-    if "pandas" in sys.modules:
-        return
-    hidden = _NoPandas()
-    sys.meta_path.insert(0, hidden)
-    try:
-        pc.equal(pa.array(np.empty(0)), 0)
-    finally:
-        sys.meta_path.remove(hidden)
+    with _progress() as progress:
+        return replace(settings, against=build(cache_folder(), progress))
 
 
 def _check_all(
