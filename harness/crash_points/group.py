@@ -29,8 +29,8 @@ from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.plugins import Launch, NodeLayout, Target
 from shaketable.harness.crash_points.course import Course, Ending, Plan
 from shaketable.harness.crash_points.points import Point
-from shaketable.harness.history.segments import Recorder
 from shaketable.harness.history.run_folder import RunFolder, write_atomically
+from shaketable.harness.history.segments import Recorder
 from shaketable.harness.runtime import sites
 from shaketable.harness.runtime.clients.tasks import TaskWorkers
 from shaketable.harness.runtime.clients.worker import WorkerPlan
