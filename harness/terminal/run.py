@@ -28,7 +28,7 @@ from shaketable.harness.judging import judge
 from shaketable.harness.judging.engines import Engine
 from shaketable.harness.terminal import completion, heal, session
 from shaketable.harness.terminal.output import out
-from shaketable.harness.terminal.without_pandas import leave_pandas_out
+from shaketable.harness.without_pandas import leave_pandas_out
 
 TEST_COUNT_MAX: Final = 10_000
 

@@ -30,8 +30,8 @@ from shaketable.harness.judging import checking, engines
 from shaketable.harness.judging.checking import CheckSettings, EngineKind
 from shaketable.harness.terminal import completion
 from shaketable.harness.terminal.output import INDENT, Output, show_rows
-from shaketable.harness.terminal.without_pandas import leave_pandas_out
 from shaketable.harness.untrusted_text import printable
+from shaketable.harness.without_pandas import leave_pandas_out
 from shaketable.reports.check_page.checked_history import (
     CheckedHistory,
     failing_part,
