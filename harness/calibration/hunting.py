@@ -1,4 +1,4 @@
-"""Hunt one planted bug in a process of its own: run campaigns or seeds until one is INVALID.
+"""Hunt planted bugs, each in a process of its own, and sum up what was found in a scorecard.
 
 Each campaign is `shaketable run` in a child process, as a person or CI would run it, so that the
 whole product is measured, report included.

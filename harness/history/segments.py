@@ -1,4 +1,4 @@
-"""Crash-safe recordings: append-only files of events, readable after a SIGKILL.
+"""Crash-safe recordings: append-only files of events, readable after a SIGKILL, and their recorder.
 
 A segment is `MAGIC`, then frames `kind u8 | length u32 | crc u32 | payload`, big-endian; the CRC-32
 covers kind, length and payload. An event's payload is the msgpack array of `Event`; the payload of

@@ -1,4 +1,4 @@
-"""The published bugs: what was promised, what happens, where it was published."""
+"""The published bugs: what was promised, what happens, where it was published, how it is shown."""
 
 from __future__ import annotations
 

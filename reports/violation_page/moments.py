@@ -1,4 +1,4 @@
-"""The timeline of a violation.
+"""The timeline of a violation, and its minimal operations.
 
 It uses only what was recorded: calls and answers of clients, leaders by the polled status, active
 faults, and the nodes' logs at the end.

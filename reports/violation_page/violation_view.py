@@ -1,4 +1,4 @@
-"""The content of a violation's page: pure data.
+"""The content of a violation's page as data, and the index of a run's pages.
 
 Built by `reports.violation_page.building`, read by `reports.violation_page.writing`. Times are ns
 since the run's start.

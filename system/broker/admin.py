@@ -1,4 +1,4 @@
-"""Serves operators: a member's state, leadership transfers, membership changes.
+"""Serves operators: a member's state and figures, leadership transfers, membership changes.
 
 The request codes are our own (`RequestCode`), on RocketMQ's frame: DLedger's membership is
 static, and its LEADERSHIP_TRANSFER goes between members. A refusal is definite and gives its

@@ -1,4 +1,4 @@
-"""Limits of the broker."""
+"""Limits of the broker, and which data files expire by them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client of one broker group, which finds the leader by itself.
+"""Clients of one broker group: one that finds the leader by itself, and one that administers it.
 
 Source: RocketMQ's DefaultMQProducer (send), DefaultLitePullConsumer (pull) and
 DefaultMQAdminExt (maxOffset); DESIGN.md decision 7 for what a response code means.

@@ -1,4 +1,4 @@
-"""A leader's state: its dispatchers, its contact with the quorum, what it may commit.
+"""A leader's state: dispatchers, contact with the quorum, commits, read rounds, transfers.
 
 Source: DLedgerEntryPusher (dispatchers, QuorumAckChecker); Ongaro's dissertation
 sections 4.1 (the membership in force counts), 6.2 (CheckQuorum) and 6.4 (read index).

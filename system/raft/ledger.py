@@ -1,4 +1,4 @@
-"""A member's log, and how much of it is durable and committed.
+"""A member's log: what is in it, and how much of it is durable and committed.
 
 Every change becomes a numbered write for the shell; a message that depends on a write is
 held back until that write is durable (`PendingWrites`).

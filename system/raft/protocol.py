@@ -1,4 +1,4 @@
-"""Types of the consensus core: roles, configuration, messages, writes, effects, errors.
+"""Types of the consensus core: batches, roles, configuration, messages, writes, effects, errors.
 
 Source: Raft (Ongaro & Ousterhout 2014) figure 2; Ongaro's dissertation sections 4.2.3
 (a vote request does not disturb a live leader), 6.4 (read index) and 9.6 (PreVote);

@@ -1,4 +1,4 @@
-"""A generic remoting command: any request or response, in both header serializations.
+"""Remoting frames, and the generic command in them: requests and responses, both serializations.
 
 Most responses are encoded from a template.
 

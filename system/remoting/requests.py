@@ -1,4 +1,4 @@
-"""Typed request and response headers: the ext fields of a command.
+"""Typed request and response headers, the ext fields of a command, and clients' bodies.
 
 Source: SendMessageRequestHeaderV2, PullMessageRequestHeader and their responses in RocketMQ
 5.3.3; DLEDGER.md A.2.

@@ -1,4 +1,4 @@
-"""DLedger entries: header format, verification, and iteration over encoded batches.
+"""DLedger entries: header format, building, verification, iteration over encoded batches.
 
 Header, 48 bytes big-endian: magic 1, size, index, term, pos, channel (0, or 1 for a membership
 entry), chainCrc, bodyCrc, bodySize. bodyCrc is the CRC-32 of the body; chainCrc that of the

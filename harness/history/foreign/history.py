@@ -1,4 +1,4 @@
-"""The result of reading a foreign history, and descriptions of damage. Pure."""
+"""The result of reading a foreign history, its damage, and how lines of text are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `Disk` of a production node: pwritev, fdatasync, posix_fallocate.
+"""The `Disk` of a production node: pwritev, fdatasync, posix_fallocate; and threads for it.
 
 Source: Linux man pages; DESIGN.md decision 2 (a failed fsync is fatal, directories are synced).
 """

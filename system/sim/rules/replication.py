@@ -1,4 +1,4 @@
-"""Invariants of one member's steps: what it sends, acknowledges, removes and takes on.
+"""Invariants of one member's steps: what it sends, acknowledges, removes, takes on and keeps.
 
 Checked after each step, from the member's state and messages. Most such faults cost a client only
 time, or show only if a crash falls into the right moment; here each step shows them. Source: Raft

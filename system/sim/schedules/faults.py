@@ -1,4 +1,4 @@
-"""The faults of both simulated worlds, as data.
+"""The faults of both simulated worlds, as data, and which small files may be damaged.
 
 Each fault has a start and a duration in virtual milliseconds; whatever applies it at `start_ms`
 undoes it at `start_ms + duration_ms`. So faults can be removed from a schedule one by one. A node

@@ -1,4 +1,4 @@
-"""What mattered in a run, moment by moment: the rows of both diagrams and of the text.
+"""What mattered in a run, moment by moment: the rows of both diagrams, and the text of them.
 
 Of thousands of messages only those that carried something new are kept: votes, entries,
 acknowledgements, snapshots, clients' requests and replies. What happens at one node at one instant

@@ -1,4 +1,4 @@
-"""Virtual time for trio, and the clocks of simulated hosts.
+"""Virtual time for trio, and the clocks and processes of simulated hosts.
 
 `HeapClock` is trio's clock, and runs the world's event heap. trio asks its clock how long to sleep
 only when no task can run. Then the next event runs if it is due before trio's next deadline, else

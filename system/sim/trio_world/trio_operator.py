@@ -1,4 +1,4 @@
-"""The operator of a simulated group: the unchanged admin client, retried until it is done.
+"""Operators of a simulated group: the unchanged admin client, and one that asks for the status.
 
 Source: as in `system.sim.group_operator`, which has the same goals.
 """
