@@ -107,14 +107,19 @@ def get(kind: str, name: str) -> Any:
 
 def external_entry_points(kind: str) -> list[EntryPoint]:
     """Return the entry points of a kind by name, without the excluded ones."""
-    found = _installed(kind, tuple(sys.path))
+    found: list[EntryPoint] = sorted(
+        _installed(tuple(sys.path)).select(group=ENTRY_POINT_GROUP.format(kind=kind))
+    )
     return [point for point in found if source_of(point) not in _excluded]
 
 
 @functools.cache
-def _installed(kind: str, _path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    """Return all entry points of a kind. Cached: a scan reads a file of every installed package."""
-    return tuple(sorted(entry_points(group=ENTRY_POINT_GROUP.format(kind=kind))))
+def _installed(_path: tuple[str, ...]) -> Any:
+    """Return all entry points, to `select` from: 3.11 and later versions have different types.
+
+    Cached: a scan reads a file of every installed package.
+    """
+    return entry_points()
 
 
 def clear_caches() -> None:

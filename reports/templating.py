@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from contextlib import suppress
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined
 
 
 def environment(templates: Path) -> Environment:
@@ -14,6 +17,7 @@ def environment(templates: Path) -> Environment:
     """
     made = Environment(
         loader=FileSystemLoader(templates),
+        bytecode_cache=_cache(templates),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -21,6 +25,19 @@ def environment(templates: Path) -> Environment:
     )
     made.filters.update(lower_first=lower_first, upper_first=upper_first)
     return made
+
+
+def _cache(templates: Path) -> FileSystemBytecodeCache | None:
+    """Return where compiled templates are kept, as Python keeps modules; None if nowhere.
+
+    Jinja compares the source of a template with the one that was compiled.
+    """
+    folder = templates / "__pycache__"
+    if sys.dont_write_bytecode:
+        return None
+    with suppress(OSError):
+        folder.mkdir(exist_ok=True)
+    return FileSystemBytecodeCache(str(folder)) if os.access(folder, os.W_OK) else None
 
 
 def lower_first(text: str) -> str:

@@ -28,6 +28,7 @@ from shaketable.harness.judging import judge
 from shaketable.harness.judging.engines import Engine
 from shaketable.harness.terminal import completion, heal, session
 from shaketable.harness.terminal.output import out
+from shaketable.harness.without_pandas import leave_pandas_out
 
 TEST_COUNT_MAX: Final = 10_000
 
@@ -68,6 +69,7 @@ def run(
     resolved = campaigns.resolve(wanted)
     heal.heal_before_a_run(Path(resolved.store))
     session.enter(resolved)
+    leave_pandas_out()
     codes: list[int] = []
     for number in range(given.test_count):
         if number:
@@ -124,6 +126,7 @@ def analyze(
     if promise is not None:
         campaign = msgspec.structs.replace(campaign, promise=promise)
         discovery.get("targets", promise)  # raises if there is none
+    leave_pandas_out()
     with session.logged_to(folder):
         spark = spark_remote or spark_master or campaign.spark
         return session.judge_stored(
@@ -140,6 +143,7 @@ def report(run: Annotated[Path, Parameter(name="RUN")], /) -> int:
         run: Folder of a run.
     """
     folder = run_folder.open_existing(run)
+    leave_pandas_out()
     with session.logged_to(folder):
         for path in judge.render(folder).files:
             out.print(str(path), soft_wrap=True)

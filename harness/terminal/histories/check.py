@@ -14,8 +14,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from cyclopts import Group, Parameter
 from rich.console import Console
 from rich.text import Text
@@ -33,6 +31,7 @@ from shaketable.harness.judging.checking import CheckSettings, EngineKind
 from shaketable.harness.terminal import completion
 from shaketable.harness.terminal.output import INDENT, Output, show_rows
 from shaketable.harness.untrusted_text import printable
+from shaketable.harness.without_pandas import leave_pandas_out
 from shaketable.reports.check_page.checked_history import (
     CheckedHistory,
     failing_part,
@@ -172,7 +171,7 @@ def check(
         model_named(settings.model)
     if given.against is not None:
         settings = _with_reference(settings)
-    _leave_pandas_out()
+    leave_pandas_out()
     out = Output(highlight=False, quiet=given.is_for_programs)
     checked: list[CheckedHistory] = []
     refused: list[Refused] = []
@@ -193,31 +192,6 @@ def _with_reference(settings: CheckSettings) -> CheckSettings:
 
     with _progress() as progress:
         return replace(settings, against=build(cache_folder(), progress))
-
-
-class _NoPandas:
-    """Finds every module but pandas where the others find it."""
-
-    def find_spec(self, name: str, *_more: object) -> None:
-        """Raise ImportError for pandas."""
-        if name == "pandas":
-            raise ImportError(name)
-
-
-def _leave_pandas_out() -> None:
-    """Let pyarrow's first look for pandas find none: its import takes as long as a small check.
-
-    pyarrow looks once, at the first array and the first scalar that it gets, to recognise what is
-    of pandas; nothing here is. Where it needs pandas itself (`to_pandas`) it looks again.
-    """
-    if "pandas" in sys.modules:
-        return
-    hidden = _NoPandas()
-    sys.meta_path.insert(0, hidden)
-    try:
-        pc.equal(pa.array([0]), 0)
-    finally:
-        sys.meta_path.remove(hidden)
 
 
 def _check_all(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 import types
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
 import pytest
 
-from shaketable.checkers.linearizability import model_choice
 from shaketable.checkers.linearizability.linearizable import Linearizable
 from shaketable.harness import cli, discovery
 from shaketable.harness.contracts.errors import UsageError
@@ -29,9 +29,10 @@ def thermostat(monkeypatch):
     point = EntryPoint("thermostat", "thermostat:PLUGIN", "shaketable.models")
     monkeypatch.setitem(__import__("sys").modules, "thermostat", module)
 
-    def points(*, group):
-        return [point] if group == point.group else []
+    def points(**wanted):
+        return EntryPoints([point]).select(**wanted)
 
+    monkeypatch.setattr(importlib.metadata, "entry_points", points)
     monkeypatch.setattr(discovery, "entry_points", points)
     discovery.clear_caches()
     yield discovery.get("models", "thermostat")
@@ -42,7 +43,6 @@ def thermostat(monkeypatch):
 def test_the_command_that_the_document_shows(
     thermostat, answer, code, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(model_choice, "entry_points", discovery.entry_points)
     (tmp_path / "history.jsonl").write_text(
         '{"process": 0, "f": "set", "call_ns": 0, "return_ns": 5, "input": 25}\n'
         '{"process": 0, "f": "nudge", "call_ns": 6, "return_ns": 7, "input": 2, "output": 27}\n'
