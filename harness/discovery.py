@@ -107,14 +107,15 @@ def get(kind: str, name: str) -> Any:
 
 def external_entry_points(kind: str) -> list[EntryPoint]:
     """Return the entry points of a kind by name, without the excluded ones."""
-    group = _installed(tuple(sys.path)).select(group=ENTRY_POINT_GROUP.format(kind=kind))
-    found = sorted(group)
+    found: list[EntryPoint] = sorted(
+        _installed(tuple(sys.path)).select(group=ENTRY_POINT_GROUP.format(kind=kind))
+    )
     return [point for point in found if source_of(point) not in _excluded]
 
 
 @functools.cache
 def _installed(_path: tuple[str, ...]) -> Any:
-    """Return all entry points, an object with `select`: its type changed with Python 3.12.
+    """Return all entry points, to `select` from: 3.11 and later versions have different types.
 
     Cached: a scan reads a file of every installed package.
     """

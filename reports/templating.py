@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined
+from jinja2.bccache import Bucket
 
 
 def environment(templates: Path) -> Environment:
@@ -27,6 +28,15 @@ def environment(templates: Path) -> Environment:
     return made
 
 
+class _Kept(FileSystemBytecodeCache):
+    """Compiled templates in a folder; a disk that is full loses them, not the page."""
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        """Write one template's code if that is possible."""
+        with suppress(OSError):
+            super().dump_bytecode(bucket)
+
+
 def _cache(templates: Path) -> FileSystemBytecodeCache | None:
     """Return where compiled templates are kept, as Python keeps modules; None if nowhere.
 
@@ -37,7 +47,7 @@ def _cache(templates: Path) -> FileSystemBytecodeCache | None:
         return None
     with suppress(OSError):
         folder.mkdir(exist_ok=True)
-    return FileSystemBytecodeCache(str(folder)) if os.access(folder, os.W_OK) else None
+    return _Kept(str(folder)) if os.access(folder, os.W_OK) else None
 
 
 def lower_first(text: str) -> str:

@@ -24,7 +24,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 WRITES = 10
-CAMPAIGN = ["run", "--engine", "local", "--time-limit", "6", "--seed", "1"]
+CAMPAIGN = [
+    "run", "--engine", "local", "--time-limit", "8", "--faults", "kill,partition", "--seed", "1",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--against", type=Path, help="another checkout")
-    parser.add_argument("--campaign", action="store_true", help="also a run of six seconds")
+    parser.add_argument("--campaign", action="store_true", help="also a run of eight seconds")
     given = parser.parse_args()
     checkouts = [ROOT] if given.against is None else [ROOT, given.against.resolve()]
     with tempfile.TemporaryDirectory(prefix="shaketable-start-up-") as name:
