@@ -38,6 +38,10 @@ BACK_TIMEOUT_S: Final = 20.0
 """How long a group may take after the power loss until it serves again."""
 AFTER_S: Final = 0.3
 """How long clients go on after the group serves again: what was written wrong may show then."""
+AFTER_OPERATIONS: Final = 8
+"""So many operations must be done then: after a crash at the start nothing else was."""
+AFTER_TIMEOUT_S: Final = 5.0
+"""But they are not waited for any longer; the checkers say that it is too little."""
 LAST_READS_S: Final = 5.0
 """How long a group that does not serve again is asked for what it still has."""
 LAST_LINES_MAX: Final = 12
@@ -245,7 +249,9 @@ class Course:
 
         is_in_time = await self._until(is_over, BACK_TIMEOUT_S)
         if is_in_time and not self._down(victims):
+            wanted = self._workers.succeeded + AFTER_OPERATIONS
             await trio.sleep(AFTER_S)
+            await self._until(lambda: self._workers.succeeded >= wanted, AFTER_TIMEOUT_S)
         self.ending.ended = self._down(victims)
         self.ending.serves = is_in_time and not self.ending.ended
         if not self.ending.serves:

@@ -52,6 +52,11 @@ class TaskWorkers:
         """Return how many operations have ended, by now."""
         return 0 if self._worker is None else self._worker.operations
 
+    @property
+    def succeeded(self) -> int:
+        """Return how many of them were done."""
+        return 0 if self._worker is None else self._worker.succeeded
+
     # ---- the worker's end of the connection --------------------------------------------
 
     def send(self, message: tuple[Any, ...]) -> None:

@@ -262,6 +262,11 @@ class Worker:
         """Return how many operations have ended."""
         return sum(self._ended.values())
 
+    @property
+    def succeeded(self) -> int:
+        """Return how many of them were done."""
+        return self._ended["ok"]
+
     def waiting(self) -> tuple[str, ...]:
         """Return what clients do now, or gave up at the end, a line for each of the first ones."""
         lines = [line for client in self._clients for line in client.waiting()]
