@@ -97,7 +97,10 @@ def _start_in_namespace(arguments: Sequence[str]) -> int:
 
 def _command(arguments: Sequence[str]) -> int:
     if list(arguments) == ["--version"]:  # what finds commands takes half of the time
-        sys.stdout.write(f"{version()}\n")
+        try:
+            sys.stdout.write(f"{version()}\n")
+        except BrokenPipeError:  # where Python does not buffer; else `_flushed` meets it
+            _leave_stdout()
         return ExitCode.VALID
     try:
         tempfile.gettempdir()  # the imports below need it, too

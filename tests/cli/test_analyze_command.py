@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from shaketable.checkers.engine import java
 from shaketable.harness import cli, run_markers
 from shaketable.harness.campaigns import campaign as campaigns
 from shaketable.harness.campaigns.campaign import Campaign
@@ -15,7 +16,7 @@ from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.judging import engines, judge
+from shaketable.harness.judging import judge
 from shaketable.harness.terminal import session
 
 
@@ -33,7 +34,7 @@ def test_without_java_the_campaign_stays_as_it_was(
     def find_java(_env: object) -> None:
         raise UsageError("no Java")
 
-    monkeypatch.setattr(engines, "find_java", find_java)
+    monkeypatch.setattr(java, "find_java", find_java)
     before = run.campaign_toml.read_text()
     assert cli.run(["analyze", str(run.path), "--promise", "multi-master"]) == ExitCode.USAGE
     assert run.campaign_toml.read_text() == before

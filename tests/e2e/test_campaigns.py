@@ -185,7 +185,7 @@ def test_a_planted_bug_is_found_and_shown(tmp_path: Path, faults: str, seed: str
 def test_the_planted_bug_hides_without_shaking(tmp_path: Path) -> None:
     done = shaketable(
         "run", "--store", tmp_path / "s", *MUTANT, *PACED, "--faults", "none", "--time-limit", "10",
-        "--engine", "local",
+        "--engine", "local", "--workload", "log",
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -23,8 +23,8 @@ import trio
 from shaketable.harness.runtime.processes.ports import find_free
 from shaketable.system.client import BrokerGroupClient, OutcomeUnknownError, RefusedError
 from shaketable.system.node import __main__ as program
-from shaketable.system.node import members
 from shaketable.system.node import process as node_process
+from shaketable.system.node.connections import wire
 from shaketable.system.node.disks.real_disk import DiskThreads, RealDisk
 from shaketable.system.node.flusher import Flusher
 from shaketable.system.node.machine import Machine, SystemClock
@@ -235,7 +235,7 @@ def test_a_stray_message_does_not_use_up_the_terms(single: Nodes) -> None:
     """The member that took that term could ask for no later one."""
     process = single.start("n0")
     assert single.run(lambda client: _append(client, b"before")) == 0
-    stray = members.encode(PushRequest(2**63 - 1, "n9", -1, -1, -1, 0), "g")
+    stray = wire.encode(PushRequest(2**63 - 1, "n9", -1, -1, -1, 0), "g")
     with socket.create_connection(("127.0.0.1", single.peers["n0"]), 5) as sock:
         sock.sendall(stray)
         assert is_closed_by_peer(sock)
