@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import signal
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
@@ -115,7 +115,8 @@ class CrashPointOptions:
         target: System under test (`list targets`).
         option: Options of the target's own (docs/targets.md), as journal=off,version=0.3.16.
         nodes: Size of the group.
-        workload: What clients do (`list workloads`); "default": what the target is for.
+        workload: What clients do (`list workloads`); "default": what the target is for, of our own
+            groups `log`.
         mutant: Planted bug to run the target with, to see it found.
         promise: Target to whose promises this one is held beside its own, as etcd.
         victims: Nodes that lose power: all, leader, one (that which makes the call), or n1.
@@ -157,6 +158,8 @@ class CrashPointOptions:
     store: Annotated[Path, Parameter(metavar="FOLDER")] = Path("store")
 
 
+MIXED: Final = "combined"
+"""A usual workload of several in one: a hundred operations are too few for what they promise."""
 OF_CAMPAIGN: Final = (
     "target", "option", "nodes", "workload", "mutant", "promise", "concurrency", "seed", "store",
 )  # fmt: skip
@@ -179,6 +182,8 @@ def _campaign(given: CrashPointOptions) -> Campaign:
     }  # fmt: skip
     asked = {name: value for name, value in values.items() if value is not None}
     campaign = campaigns.resolve(campaigns.loads("", "command line", {**asked, **fixed}))
+    if given.workload == campaigns.DEFAULT and campaign.workload == MIXED:
+        return _campaign(replace(given, workload=campaigns.LOG))
     if campaign.world != "process":
         raise UsageError(f"--target {campaign.target}: its nodes are not started on this machine")
     if (why := trial.why_not()) is not None:
