@@ -269,10 +269,13 @@ def _outcome(results: Results) -> Outcome:
 
 
 def _why(results: Results) -> str:
-    """Return the summary of the first of the worst verdicts."""
+    """Return what the first of the worst verdicts found first, or its summary."""
     outcome = _outcome(results)
     counted = (one for one in results.verdicts if one.checker != VACUITY)
-    return next((one.summary for one in counted if one.outcome is outcome), "")
+    worst = next((one for one in counted if one.outcome is outcome), None)
+    if worst is None:
+        return ""
+    return worst.findings[0].message if worst.findings else worst.summary
 
 
 def _ignore(_what: str) -> None:

@@ -95,6 +95,7 @@ def test_a_lost_write_is_found_with_its_page_and_repeated_alone(tmp_path: Path) 
     kept = RunFolder(folder_of(tmp_path / "all") / lost[0].folder)
     assert (folder_of(tmp_path / "all") / lost[0].page).exists()
     assert "violations/" in lost[0].page
+    assert "by process" in lost[0].why, "the operation at fault"
     page = (folder_of(tmp_path / "all") / "crash-points.html").read_text()
     assert lost[0].repeat in page.replace("&#34;", '"')
     assert cli.run(["analyze", str(kept.path), "--engine", "local"]) == 1
