@@ -249,3 +249,13 @@ def bare(function: Callable[P, R]) -> Kernel[P, R]:
 def inlined(function: Callable[P, R]) -> Kernel[P, R]:
     """Compile a small part as `bare` does, and inline it into its callers."""
     return Kernel(function, {**_PART, "forceinline": True}, is_part=True)
+
+
+def load_numba() -> None:
+    """Load numba and what it needs before its first machine code: for a process that will fork."""
+    _itself(0)
+
+
+@compiled
+def _itself(number: int) -> int:
+    return number

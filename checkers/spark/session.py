@@ -29,6 +29,7 @@ import pyarrow as pa
 
 from shaketable.checkers.engine.java import Java, find_java
 from shaketable.checkers.kernels.shipped import cached_code
+from shaketable.checkers.spark import worker_daemon
 from shaketable.checkers.spark.jvm import Jvm, archive_of, launch, spark_home
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.run_markers import scratch_prefix
@@ -178,6 +179,7 @@ class Session:
         if self.is_here:
             archive = archive_of(java, home)
             environment["SPARK_CONF_DIR"] = str(archive.conf_folder)
+            settings["spark.python.daemon.module"] = worker_daemon.MODULE
             settings[JAVA_OPTIONS] += "".join(
                 f' "{option}"' for option in archive.options(self._keep_classes)
             )
