@@ -21,7 +21,7 @@ from shaketable.checkers.linearizability.linearizable import Linearizable
 from shaketable.checkers.linearizability.model_choice import model_named
 from shaketable.harness import guard
 from shaketable.harness.budget_clock import uncounted
-from shaketable.harness.compiled import is_cached
+from shaketable.harness.compiled import is_cached, load_numba
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.promises import Promises
 from shaketable.harness.history.schema import OPERATIONS
@@ -96,7 +96,8 @@ def compile_first(progress: Progress) -> None:
 
 
 def compile_kernels() -> None:
-    """Search small histories, so that each kernel is called."""
+    """Search small histories, so that each kernel is called, and called compiled."""
+    load_numba()
     for history in HISTORIES:
         rows = [
             {"op": n, "process": n, **dict(zip(COLUMNS, operation, strict=True))}

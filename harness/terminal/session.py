@@ -100,6 +100,8 @@ def run_one(campaign: Campaign, base_port: int | None) -> Session:
         from shaketable.harness.runtime.online import coverage_of  # noqa: PLC0415 - its checkers take time to load
 
         out.print(Text(coverage_of(campaign).line, style="dim"), soft_wrap=True)
+    if campaign.world == "sim":
+        engine.warm_up()  # now: a start of Spark disturbs no virtual time
     display = make_display(out, engine.warm_up)
     with run_markers.working_in(folder.path), logged_to(folder), _ended_by_signals():
         try:

@@ -105,6 +105,17 @@ def test_what_is_compiled_ahead_is_all_that_searches_call() -> None:
     assert ahead == [kernel.signatures for kernel in KERNELS_OF_THE_SEARCH]  # type: ignore[attr-defined]
 
 
+def test_a_fresh_process_compiles_ahead_and_does_not_search_as_python() -> None:
+    program = (
+        "from shaketable.checkers.engine import compiling; compiling.compile_kernels();"
+        "print(len(compiling.run.signatures))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.split() == ["1"]
+
+
 def test_nothing_is_compiled_ahead_where_all_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "is_cached", lambda _: True)
     ahead = compiling.Compiling()

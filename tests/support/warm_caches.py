@@ -26,6 +26,7 @@ from shaketable.checkers.spark.jvm import archive_of, spark_home
 from shaketable.checkers.spark.quick_start import create
 from shaketable.harness import discovery
 from shaketable.harness.cli import run
+from shaketable.harness.compiled import load_numba
 from tests.soaks import isolation_levels
 from tests.support.isolation_brute_force import draw
 from tests.support.model_fuzz import compare
@@ -41,12 +42,14 @@ JUDGED = (0, 1, 2)
 
 
 def judge_small_histories(models: list[str]) -> None:
+    load_numba()  # else the smallest are searched by the same kernels as Python
     for model in models:
         for seed in SEEDS:
             compare(discovery.get("models", model), seed)
 
 
 def judge_small_transactions() -> None:
+    load_numba()
     for lists in (False, True):
         for seed in SEEDS:
             isolation_levels.judge(draw(seed, lists=lists))
