@@ -27,6 +27,7 @@ from tests.mutation.trees import (
 )
 
 PACKAGES = ("raft", "store", "broker", "client", "master_slave")
+SOURCES = tuple(f"shaketable.system.{package}" for package in PACKAGES)
 TEST_FOLDERS = (
     "tests/raft",
     "tests/store",
@@ -153,7 +154,7 @@ def of_tests(tree: Path) -> Reach:
     data = tree / ".coverage"
     tests = [
         *(sys.executable, "-m", "coverage", "run", "--data-file", str(data)),
-        *("--source", ",".join(f"system.{package}" for package in PACKAGES)),
+        *("--source", ",".join(SOURCES)),
         *("-m", "pytest", *PYTEST_OPTIONS, "-p", "tests.mutation.reach_plugin"),
         *("--junitxml", "tests.xml", "-o", "junit_family=xunit1"),
         *TEST_FOLDERS,
@@ -197,6 +198,8 @@ def of_seeds(tree: Path, world: str, count: int, virtual_s: float) -> Reach:
 def _lines(tree: Path, data_file: Path, known: set[str]) -> Lines:
     measured = coverage.CoverageData(str(data_file))
     measured.read()
+    if not measured.measured_files():
+        raise SystemExit(f"nothing was measured of {', '.join(SOURCES)}: are they called otherwise?")
     lines: Lines = {}
     for name in measured.measured_files():
         of_file = lines.setdefault(str(Path(name).relative_to(tree)), {})
@@ -258,8 +261,7 @@ def measure_campaigns(data_file: str, names: Sequence[str]) -> None:
 
 
 def _coverage(data_file: str) -> coverage.Coverage:
-    sources = [f"system.{package}" for package in PACKAGES]
-    return coverage.Coverage(data_file=data_file, source_pkgs=sources)
+    return coverage.Coverage(data_file=data_file, source_pkgs=list(SOURCES))
 
 
 if __name__ == "__main__":

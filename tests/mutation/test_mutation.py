@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation import children
+from tests.mutation import children, reach
 from tests.mutation.__main__ import draw, waiting
 from tests.mutation.journal import Journal
 from tests.mutation.mutants import Mutant, mutants_in, mutants_of, sample
@@ -117,6 +117,20 @@ def reached_by(mutant: Mutant, everybody: list[str]) -> Reach:
     """Say that all of these execute the mutant's line."""
     lines = {str(line): everybody for line in range(mutant.line, mutant.last_line + 1)}
     return Reach({mutant.path: lines}, dict.fromkeys(everybody, 0.0))
+
+
+def test_what_a_seed_and_a_test_execute_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    with copy_of_tree() as tree:
+        by_seed = reach.of_seeds(tree, "core", 1, 10.0)
+    voted = {line for line, who in by_seed.lines["system/raft/member_state.py"].items() if who}
+    assert len(voted) > 50
+    assert by_seed.of("system/raft/core.py", 1, 10_000) == ["1"]
+    monkeypatch.setattr(reach, "TEST_FOLDERS", ("tests/raft/test_one_leader_two_terms.py",))
+    with copy_of_tree() as tree:
+        by_test = reach.of_tests(tree)
+    found = by_test.of("system/raft/core.py", 1, 10_000)
+    assert found
+    assert all(one.startswith("tests/raft/test_one_leader_two_terms.py::test_") for one in found)
 
 
 def test_simulation_finds_a_vote_that_nobody_saves() -> None:
