@@ -16,6 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from shaketable.harness.volatile_disk import trial
 from tests.support.further_targets import NOT_IN_CI
+from tests.support.volume import is_whole
 
 # Tests expect the texts that users of a checkout see.
 os.environ["SHAKETABLE_PROGRAM"] = "./shaketable"
@@ -123,11 +124,13 @@ def mixed(items: Sequence[pytest.Item]) -> list[pytest.Item]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):  # else what a file's tests share would not stay together
         items[:] = mixed(items)
-    if not config.getoption("--fast"):
-        return
-    slow = [item for item in items if any(item.get_closest_marker(m) for m in SLOW_MARKERS)]
-    config.hook.pytest_deselected(items=slow)
-    items[:] = [item for item in items if item not in slow]
+    left_out = set() if is_whole() else {"whole"}
+    if config.getoption("--fast"):
+        left_out |= SLOW_MARKERS
+    without = [item for item in items if any(item.get_closest_marker(m) for m in left_out)]
+    if without:
+        config.hook.pytest_deselected(items=without)
+        items[:] = [item for item in items if item not in without]
 
 
 def skip_reasons(config: pytest.Config) -> Counter[str]:

@@ -14,6 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,15 +29,19 @@ from shaketable.harness.calibration.plan import (
     Effort,
     Hunt,
     Method,
+    Plan,
 )
 from shaketable.harness.campaigns.campaign import LOG
+from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.simulation import VIRTUAL_S_DEFAULT, RunSpec, Simulated
 from shaketable.harness.contracts.verdict import ExitCode
-from shaketable.harness.history.run_folder import LATEST, write_atomically
+from shaketable.harness.history.run_folder import LATEST
 from shaketable.reports.calibration_page import BugRow, CleanRow, Found, Score, Scorecard
 
 FAMILY_TIME_LIMIT_S: Final = 30.0
 """How long clients work in a family's campaign."""
+OUTCOMES: Final = "hunts.jsonl"
+"""The outcomes of a calibration's hunts, a line each: all that its scorecard is made of."""
 LINGER_NS: Final = 5_000_000_000
 """A finding is attributed to a fault until this long after the fault's end."""
 
@@ -63,29 +68,50 @@ class HuntOutcome(msgspec.Struct, frozen=True, kw_only=True):
     failed: tuple[str, ...] = ()
 
 
-def outcome_file(folder: Path, hunt: Hunt) -> Path:
-    """Return the path of a hunt's outcome."""
-    return folder / "hunts" / f"{hunt.id}.json"
+def read_outcomes(folder: Path, plan: Plan) -> dict[str, HuntOutcome]:
+    """Return the outcomes of a calibration's hunts that have ended, by the hunt's id.
+
+    A line that was cut off, as by a full disk, and one of another plan count as not there.
+    """
+    hunts = {hunt.id: hunt for hunt in plan.hunts}
+    found: dict[str, HuntOutcome] = {}
+    with suppress(FileNotFoundError):
+        for line in (folder / OUTCOMES).read_bytes().splitlines():
+            with suppress(msgspec.DecodeError):
+                read = msgspec.json.decode(line, type=HuntOutcome)
+                if hunts.get(read.hunt.id) == read.hunt:
+                    found[read.hunt.id] = read
+    return found
 
 
-def read_outcome(folder: Path, hunt: Hunt) -> HuntOutcome | None:
-    """Return the outcome of a hunt; None if it has not ended or the file is of another plan."""
+def keep_outcome(folder: Path, outcome: HuntOutcome) -> None:
+    """Append an outcome to those of its calibration.
+
+    Raises:
+        HarnessError: it cannot be written.
+    """
+    file = folder / OUTCOMES
     try:
-        read = msgspec.json.decode(outcome_file(folder, hunt).read_bytes(), type=HuntOutcome)
-    except (FileNotFoundError, msgspec.DecodeError):
-        return None
-    return read if read.hunt == hunt else None
+        with file.open("ab+") as outcomes:
+            # What was cut off before must not swallow this line.
+            is_whole = outcomes.seek(0, os.SEEK_END) == 0
+            if not is_whole:
+                outcomes.seek(-1, os.SEEK_END)
+                is_whole = outcomes.read() == b"\n"
+            outcomes.write((b"" if is_whole else b"\n") + msgspec.json.encode(outcome) + b"\n")
+    except OSError as error:
+        raise HarnessError(f"cannot write {file}: {error.strerror}") from error
 
 
 def run_hunt(folder: Path, effort: Effort, hunt: Hunt) -> HuntOutcome:
-    """Run a hunt and save its outcome in a file of its own."""
+    """Run a hunt; the runs that found its bug stay in the folder."""
     began_s = time.monotonic()
     state = _HuntState(folder, hunt)
     for attempt in attempts(effort, hunt):
         state.run(attempt)
         if state.found is not None:
             break
-    outcome = HuntOutcome(
+    return HuntOutcome(
         hunt=hunt,
         found=state.found,
         runs=state.runs,
@@ -94,10 +120,6 @@ def run_hunt(folder: Path, effort: Effort, hunt: Hunt) -> HuntOutcome:
         unknown=tuple(state.unknown),
         failed=tuple(state.failed),
     )
-    file = outcome_file(folder, hunt)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, msgspec.json.encode(outcome).decode() + "\n")
-    return outcome
 
 
 def attempts(effort: Effort, hunt: Hunt) -> Iterator[RunSpec | int]:

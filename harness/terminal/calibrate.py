@@ -32,7 +32,7 @@ from rich.text import Text
 
 from shaketable.harness import discovery
 from shaketable.harness.calibration import hunting
-from shaketable.harness.calibration.hunting import HuntOutcome, read_outcome, run_hunt
+from shaketable.harness.calibration.hunting import HuntOutcome, run_hunt
 from shaketable.harness.calibration.plan import METHODS, Effort, Hunt, Plan, make_plan, planted_bugs
 from shaketable.harness.campaigns.durations import to_seconds
 from shaketable.harness.contracts.errors import HarnessError, UsageError, unknown_name
@@ -218,11 +218,12 @@ def _run(folder: Path, plan: Plan, jobs: int, require: float) -> int:
 def _hunt(folder: Path, plan: Plan, jobs: int) -> dict[str, HuntOutcome]:
     """Run the remaining hunts; return the outcomes of all by hunt id."""
     shown = output.shown(folder)
-    done = {hunt.id: one for hunt in plan.hunts if (one := read_outcome(folder, hunt)) is not None}
+    done = hunting.read_outcomes(folder, plan)
     todo = [hunt for hunt in plan.hunts if hunt.id not in done]
     _print_heading(plan, len(todo), jobs, shown)
     try:
         for outcome in _hunts(folder, plan, todo, jobs):
+            hunting.keep_outcome(folder, outcome)
             done[outcome.hunt.id] = outcome
     except KeyboardInterrupt:
         output.out.print(Text(f"to go on: {PROGRAM} calibrate --resume {shown}"))

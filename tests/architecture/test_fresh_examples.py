@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.soaks import fresh_examples, whole_volumes
-from tests.support.volume import VARIABLE, WHOLE, volume
+from tests.support.volume import VARIABLE, WHOLE, part_of, volume
 
-CONFTEST = Path(__file__).parent.parent / "conftest.py"
+ROOT = Path(__file__).parents[2]
+CONFTEST = ROOT / "tests" / "conftest.py"
 TESTS = """
 from hypothesis import given, settings, strategies
 
@@ -68,8 +70,24 @@ def test_the_whole_volume_is_more_than_ci_runs(
 ) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     assert (volume(100), volume(1)) == (25, 1)
+    assert [*part_of(range(6))] == [0, 4]
     monkeypatch.setenv(VARIABLE, WHOLE)
     assert (volume(100), volume(1)) == (100, 1)
+    assert [*part_of(range(6))] == [0, 1, 2, 3, 4, 5]
+
+
+def test_tests_like_others_are_left_to_the_soak(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "--co", "-q", "-n", "0", "-p", "no:cacheprovider"]
+    command += [str(ROOT / "tests" / "e2e" / "test_leadership_campaigns.py")]
+    seen = {}
+    for value in ("", WHOLE):
+        environment = os.environ | {VARIABLE: value}
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout
+        seen[value] = re.findall(r"::test_leadership\w+\[(\w+)\]", done.stdout)
+    assert seen == {"": ["process"], WHOLE: ["process", "sim"]}
 
 
 def test_files_of_volume_are_found(tmp_path: Path) -> None:

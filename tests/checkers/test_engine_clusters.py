@@ -17,6 +17,7 @@ from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.verdict import Outcome
 from tests.support.connect_server import connect_server
 from tests.support.engine_campaigns import campaign
+from tests.support.volume import whole
 from tests.support.written_by_key import CAS_REGISTER, job_of, stale_register
 
 ROOT = Path(__file__).parent.parent.parent
@@ -58,6 +59,7 @@ def test_a_session_here_agrees(jobs, expected, spark):
     assert [spark.run(job) for job in jobs] == expected
 
 
+@whole  # packages are shipped to a server, too, below
 @pytest.mark.spark
 def test_a_cluster_of_executors_agrees(jobs, expected, tmp_path, spark):
     """`spark` is asked for so that the test is skipped where there is no Java."""

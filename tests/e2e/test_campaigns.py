@@ -23,6 +23,7 @@ import pytest
 from shaketable.harness import discovery
 from shaketable.harness.history.schema import EVENTS, OPERATIONS
 from tests.support.shaketable_runs import shaketable
+from tests.support.volume import whole
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark]
 
@@ -159,7 +160,10 @@ def test_node_files_that_are_gone_are_no_loss(clean_run: Path, tmp_path: Path) -
     assert "lost-append" not in done.stdout
 
 
-@pytest.mark.parametrize(("faults", "seed"), [("partition", "1"), ("kill,pause,partition", "2")])
+@pytest.mark.parametrize(
+    ("faults", "seed"),
+    [pytest.param("partition", "1", marks=whole), ("kill,pause,partition", "2")],
+)
 def test_a_planted_bug_is_found_and_shown(tmp_path: Path, faults: str, seed: str) -> None:
     store = tmp_path / "store"
     shaken = ("--faults", faults, "--seed", seed, "--time-limit", "22", *PACED)

@@ -24,6 +24,7 @@ from installed import install, shaketable
 from shaketable.harness.contracts.clients import RegisterClient
 from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError
 from shaketable.harness.contracts.plugins import Address
+from tests.support.volume import whole
 
 PROJECT = Path(__file__).parent.parent.parent / "examples" / "etcd"
 LINES_MAX = 150
@@ -71,6 +72,7 @@ def test_linearizable_reads_are_valid_under_kill_pause_and_partition(
 @needs_etcd
 @pytest.mark.e2e
 @pytest.mark.spark
+@whole
 def test_serializable_reads_are_found_to_be_stale_and_clocks_untouched(
     site: Path, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.host_lab import Lab, lab, missing
+from tests.support.volume import whole
 
 pytestmark = [
     pytest.mark.e2e,
@@ -171,6 +172,7 @@ def test_a_host_that_is_away_for_a_while(project: Project) -> None:
     assert is_clean(lab)
 
 
+@whole
 def test_a_host_that_stays_away_is_told_and_healed_later(project: Project) -> None:
     lab = project.lab
     with project.started(f"{RUN} --faults kill --victims n0 --time-limit 60") as run:

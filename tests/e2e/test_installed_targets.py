@@ -14,7 +14,10 @@ from tests.support.shaketable_runs import shaketable
 pytestmark = pytest.mark.e2e
 
 USUAL = "--time-limit 10"
-RARE = "--faults kill --victims one --fault-duration-min 3 --nemesis-interval 5 --time-limit 14"
+RARE = (
+    "--faults kill --victims one --fault-duration-min 6 --fault-duration-max 7"
+    " --nemesis-interval 8 --time-limit 19"
+)
 """For a group that takes some seconds to elect: with a fault every two, little is acknowledged."""
 LONG = (
     "--faults pause --victims leader --fault-duration-min 14 --fault-duration-max 15"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.shaketable_runs import shaketable
+from tests.support.volume import whole
 
 pytestmark = pytest.mark.e2e
 
@@ -25,7 +26,7 @@ def faults_done(run: Path) -> list[dict[str, Any]]:
     return [value for value in values if value["phase"] == "stop"]
 
 
-@pytest.mark.parametrize("world", ["process", "sim"])
+@pytest.mark.parametrize("world", ["process", pytest.param("sim", marks=whole)])
 def test_leadership_moves_and_writes_go_on(tmp_path: Path, world: str) -> None:
     store = tmp_path / "store"
     done = shaketable(

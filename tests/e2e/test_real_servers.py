@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.shaketable_runs import shaketable
+from tests.support.volume import whole
 
 pytestmark = pytest.mark.e2e
 
@@ -65,7 +66,7 @@ def run(
             "kill pause partition",
             "--victims leader --fault-duration-min 1 --time-limit 12 --seed 1",
         ),
-        ("sql", "kill pause", "--time-limit 8 --seed 1"),
+        pytest.param("sql", "kill pause", "--time-limit 8 --seed 1", marks=whole),
         ("http", "kill pause partition", "--time-limit 14 --seed 1"),
     ],
 )
@@ -84,10 +85,11 @@ def test_what_a_server_promises_is_kept(
     [
         ("redis", "redis-memory", "--faults kill --victims leader --time-limit 6 --seed 1"),
         ("sql", "sql-lazy", "--faults kill --time-limit 8 --seed 1"),
-        (
+        pytest.param(
             "http",
             "http-serializable",
             "--faults partition --victims one --fault-duration-min 2 --time-limit 8 --seed 1",
+            marks=whole,
         ),
     ],
 )

@@ -28,6 +28,7 @@ from tests.support.apache_servers import HOST, start_broker
 from tests.support.foreign_java import java_in, needs_maven
 from tests.support.name_servers import NameServers
 from tests.support.node_group import NodeGroup, contents, until
+from tests.support.volume import whole
 
 pytestmark = [pytest.mark.e2e, needs_maven, pytest.mark.timeout(600)]
 
@@ -66,7 +67,9 @@ def group(tmp_path: Path, name_servers: NameServers) -> Iterator[NodeGroup]:
         nodes.close()
 
 
-@pytest.mark.parametrize("is_dledger", [False, True], ids=["master", "dledger"])
+@pytest.mark.parametrize(
+    "is_dledger", [pytest.param(False, marks=whole), True], ids=["master", "dledger"]
+)
 def test_its_messages_topics_and_offsets_are_there_on_every_member(
     tmp_path: Path, name_servers: NameServers, group: NodeGroup, is_dledger: bool
 ) -> None:

@@ -199,7 +199,9 @@ def _lines(tree: Path, data_file: Path, known: set[str]) -> Lines:
     measured = coverage.CoverageData(str(data_file))
     measured.read()
     if not measured.measured_files():
-        raise SystemExit(f"nothing was measured of {', '.join(SOURCES)}: are they called otherwise?")
+        raise SystemExit(
+            f"nothing was measured of {', '.join(SOURCES)}: are they called otherwise?"
+        )
     lines: Lines = {}
     for name in measured.measured_files():
         of_file = lines.setdefault(str(Path(name).relative_to(tree)), {})

@@ -317,8 +317,8 @@ def test_plug_ins_that_hang_print_or_end_python_are_told_and_take_nothing_with_t
     tmp_path, scratch, monkeypatch, capfd
 ):
     put_in(tmp_path / "site", monkeypatch, FAULTS)
-    monkeypatch.setattr(survey_module, "IMPORT_TIMEOUT_S", 8.0)
-    monkeypatch.setattr(examination_module, "FAULT_TIMEOUT_S", 40.0)
+    monkeypatch.setattr(survey_module, "IMPORT_TIMEOUT_S", 6.0)
+    monkeypatch.setattr(examination_module, "FAULT_TIMEOUT_S", 20.0)
     look = survey_module.find_faults
     names = {"kill", "pause", *FAULTS}
     monkeypatch.setattr(
@@ -334,7 +334,7 @@ def test_plug_ins_that_hang_print_or_end_python_are_told_and_take_nothing_with_t
     faults = json.loads(capfd.readouterr().out)["faults"]
     on_sim = {name: worlds["sim"] for name, worlds in faults.items()}
     said = {name: (finding["state"], finding["what"]) for name, finding in on_sim.items()}
-    hangs = "it hangs: it was under way for longer than 40 s"
+    hangs = "it hangs: it was under way for longer than 20 s"
     assert said["blocks"] == said["stiff"] == ("failed", hangs)
     state, what = said["breaks"]
     assert state == "failed"
@@ -345,7 +345,7 @@ def test_plug_ins_that_hang_print_or_end_python_are_told_and_take_nothing_with_t
     assert (state, "could not be undone: SystemExit: 3" in what) == ("failed", True)
     assert said["unasked"] == ("failed", "its unavailable fails: KeyError: 'door'")
     assert said["broken"] == ("failed", "cannot be imported: ImportError: no such door")
-    assert said["frozen"] == ("failed", "cannot be imported: it hangs: longer than 8 s")
+    assert said["frozen"] == ("failed", "cannot be imported: it hangs: longer than 6 s")
     assert said["leaves"] == ("failed", "cannot be imported: it ends Python (exit status 5)")
     assert said["kill = foreign_kill:PLUGIN"] == ("failed", "another fault is named kill, too")
     assert [said[name][0] for name in ("kill", "pause", "loud")] == ["works"] * 3

@@ -1,9 +1,10 @@
-"""Tests that judge random cases by the thousand, with all of their cases; CI runs a quarter.
+"""Tests of which CI runs a part, as a whole: thousands of random cases, campaigns that are alike.
 
     .venv/bin/python -m tests.soaks.whole_volumes
     .venv/bin/python -m tests.soaks.whole_volumes tests/checkers/models
 
-Takes about 10 minutes of two cores. Exit codes: those of pytest, 254 where there are no such tests.
+Takes about half an hour of two cores. Exit codes: those of pytest, 254 where there are no such
+tests.
 """
 
 from __future__ import annotations

@@ -71,6 +71,18 @@ def asked(client: ModuleType, node: Node, ask: Callable[[Any], Awaitable[Any]]) 
     return asyncio.run(run())
 
 
+async def led(client: ModuleType, ask: Callable[[], Awaitable[Any]]) -> None:
+    """Wait until what a first request makes has a leader: until then it is refused."""
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                await ask()
+            except client.RefusedError:
+                await asyncio.sleep(0.05)
+            else:
+                return
+
+
 def test_a_log_is_a_stream(client: ModuleType, node: Node) -> None:
     async def ask(session: Any) -> list[Any]:
         before = [await client.end(session, "a/0"), await client.read_at(session, "a/0", 0)]
@@ -96,6 +108,7 @@ def test_a_register_is_a_key_of_a_bucket(client: ModuleType, node: Node) -> None
 def test_increments_that_come_at_once_all_count(client: ModuleType, node: Node) -> None:
     async def ask(session: Any) -> Any:
         others = [await client.open(node) for _ in range(4)]
+        await led(client, lambda: client.count(session, "c"))
         await asyncio.gather(*(client.increment(other, "c", 2) for other in others))
         for other in others:
             await client.close(other)

@@ -53,6 +53,8 @@ async def open(node: Node) -> Session:  # noqa: A001 - the name of the operation
         f"nats://{node}",
         allow_reconnect=False,  # else to another server, which the history would not name
         connect_timeout=node.timeout_s,
+        max_reconnect_attempts=1,  # also of the first connection: it would be tried for two minutes
+        reconnect_time_wait=0.1,
         error_cb=_say_nothing,
     )
     jetstream = connection.jetstream(timeout=node.timeout_s)

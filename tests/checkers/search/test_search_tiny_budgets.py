@@ -16,6 +16,7 @@ from shaketable.harness import discovery
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.schema import OPERATIONS
 from tests.support.random_objects import OBJECTS, random_history
+from tests.support.volume import volume
 
 SMALL = (
     (driver, "STALL_NODES", (1, 2, 5)),
@@ -39,7 +40,7 @@ LARGE = 1 << 23
 def test_a_search_may_be_ended_at_any_moment(monkeypatch, name):
     model = discovery.get("models", name)
     outcomes = set()
-    for seed in range(40):
+    for seed in range(volume(40)):
         rng = Random(seed)
         rows = random_history(
             name, rng, size_max=rng.choice((5, 12, 20)), unknown=rng.choice((0.1, 0.5, 0.9))

@@ -1,0 +1,47 @@
+"""The scorecard that is kept with the project: every planted bug, hunted by every method.
+
+Its plan is made anew from the bugs that there are; hunts whose outcome is in
+tests/calibration/scorecard/hunts.jsonl are not repeated, so it can be run in parts. All of it takes
+two cores some five hours.
+
+    .venv/bin/python -m tests.soaks.scorecard --jobs 2
+
+Exit codes: those of `calibrate`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from shaketable.harness import cli
+from shaketable.harness.calibration.plan import Plan
+from shaketable.harness.history.run_folder import write_atomically
+from shaketable.harness.terminal.calibrate import PLAN, CalibrateOptions
+
+KEPT: Final = Path(__file__).parents[1] / "calibration" / "scorecard"
+SEED: Final = 17
+REPEATS: Final = 1
+
+
+def plan_of_all() -> Plan:
+    """Return the plan for the planted bugs that there are now."""
+    return CalibrateOptions(seed=SEED, repeats=REPEATS).plan()
+
+
+def main() -> int:
+    """Run the hunts that are missing; return the exit code of `calibrate`."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="hunts at once")
+    options = parser.parse_args()
+    KEPT.mkdir(exist_ok=True)
+    write_atomically(KEPT / PLAN, msgspec.json.encode(plan_of_all()).decode() + "\n")
+    return cli.run(["calibrate", "--resume", str(KEPT), "--jobs", str(options.jobs)])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
