@@ -170,7 +170,7 @@ def pack_operations(unit: OperationsUnit, plan: Plan) -> Iterator[pa.RecordBatch
             yield from _cut(APPENDED, narrow_operations(table), plan.parts)
 
 
-_APPEND_COLUMNS = {"f", "outcome", "input"} | set(APPENDS.names)
+_APPEND_COLUMNS = {"f", "outcome", "input", "expected"} | set(APPENDS.names)
 
 
 class _OpenLog:

@@ -30,7 +30,7 @@ from shaketable.harness.contracts.finding_kinds import record_of
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.promises import BUILT_IN_FAULTS
 from shaketable.harness.contracts.verdict import Finding
-from shaketable.harness.history.schema import APPENDING, ENTRIES
+from shaketable.harness.history.schema import APPENDING, BATCH, DELAY, ENTRIES
 
 # Acknowledged appends and their copies in the nodes' logs: one part of a history.
 #
@@ -96,16 +96,35 @@ class LogPart:
 def narrow_operations(operations: pa.Table) -> pa.Table:
     """Return the appends that happened or may have, as a table of APPENDS.
 
-    Those without a value are left out if they were not acknowledged.
+    A batch is as many appends as it has values. A value that is appended later is as if it had not
+    been acknowledged: where it must be is not known. Those without a value are left out if they
+    were not acknowledged.
     """
-    is_append = pc.is_in(operations["f"], value_set=pa.array(APPENDING))
+    f = operations["f"]
+    is_append = pc.is_in(f, value_set=pa.array([*APPENDING, BATCH, DELAY]))
     maybe = pc.and_(is_append, pc.not_equal(operations["outcome"], "fail"))
-    is_acked = pc.equal(operations["outcome"], "ok")
+    is_acked = pc.and_(pc.equal(operations["outcome"], "ok"), pc.not_equal(f, DELAY))
     table = operations.append_column("is_acked", is_acked)
     table = table.filter(pc.and_(maybe, pc.or_(pc.is_valid(table["input"]), is_acked)))
+    if BATCH in pc.unique(table["f"]).to_pylist():
+        table = _each_of_a_batch(table)
     columns = {"value": "input"}
     arrays = [table[columns.get(field.name, field.name)].cast(field.type) for field in APPENDS]
     return pa.table(arrays, schema=APPENDS)
+
+
+def _each_of_a_batch(table: pa.Table) -> pa.Table:
+    """Return a row for each value of a batch, with its offset if that of the first is known."""
+    sizes = ints(table["expected"])
+    is_batch = np.asarray(pc.equal(table["f"], BATCH).to_numpy(), dtype=np.bool_)
+    sizes = np.where(is_batch, np.maximum(sizes, 1), 1)
+    ends = np.cumsum(sizes)
+    place = pa.array(np.arange(ends[-1]) - np.repeat(ends - sizes, sizes))
+    table = table.take(pa.array(np.repeat(np.arange(len(sizes)), sizes)))
+    for name in ("input", "offset"):
+        number = table.schema.get_field_index(name)
+        table = table.set_column(number, name, pc.add(table[name], place))
+    return table
 
 
 def narrow_entries(entries: pa.Table, nodes: Sequence[str]) -> tuple[pa.Table, pa.Table]:

@@ -18,6 +18,10 @@ NEMESIS_PROCESS = -1
 
 APPENDING = ("append", "send")
 """Names of operations that append a value to a log or queue."""
+BATCH = "batch"
+"""Appends `expected` values to a queue, from `input` on, at consecutive offsets: all or none."""
+DELAY = "delay"
+"""Hands over a value that is appended later: its answer has no offset."""
 WRITING = ("write", "cas", "add")
 """Names of operations that change a register, a set or a counter."""
 

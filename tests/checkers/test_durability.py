@@ -35,7 +35,7 @@ def judge(tmp_path, logs, rows=None, **more):
     directories = {}
     for node, entries in logs.items():
         directories[node] = tmp_path / node
-        directories[node].mkdir()
+        directories[node].mkdir(parents=True)
         write_log(directories[node], node, entries, file_bytes=1024)
     more.setdefault("committed", {node: len(BASE) - 1 for node in logs})
     rows = acks() if rows is None else rows
@@ -137,6 +137,33 @@ def test_value_that_nobody_appended_is_altered(tmp_path):
     assert "n0 has 77 (which no client appended, entry 2) there" in durable.findings[0].message
 
 
+@pytest.mark.parametrize("outcome", ["ok", "info"])
+def test_value_that_was_handed_over_to_come_later_is_no_stranger(tmp_path, outcome):
+    """A delayed message came to where an acknowledged one had been: lost, and to whom is told."""
+    other = [*BASE[:2], ("q/0", 9), *BASE[3:]]
+    later = op(9, "delay", 15, 18, outcome, input=9, key="q/0", expected=1000)
+    durable, _ = judge(tmp_path, dict.fromkeys(NODES, other), [*acks(), later])
+    assert kinds(durable) == ["lost-append"]
+    assert "n0 has 9 (op 9, entry 2) there" in durable.findings[0].message
+    assert durable.counts["acknowledged"] == 5
+
+
+def test_each_message_of_a_batch_is_an_append(tmp_path):
+    rows = [
+        op(1, "batch", 10, 15, input=1, key="q/0", expected=2, offset=0),
+        op(3, "append", 30, 35, input=3, key="q/1", offset=0),
+        op(4, "batch", 40, None, "info", input=4, key="q/0", expected=2),
+    ]
+    durable, _ = judge(tmp_path / "whole", dict.fromkeys(NODES, BASE), rows)
+    assert durable.outcome is Outcome.VALID, durable.summary
+    assert durable.counts["acknowledged"] == durable.counts["standing"] == 3
+    half = [*BASE[:2], ("q/0", 5), *BASE[3:]]
+    durable, _ = judge(tmp_path / "half", dict.fromkeys(NODES, half), rows)
+    assert kinds(durable) == ["lost-append"]
+    assert "the append of 2 (op 1)" in durable.findings[0].message
+    assert "n0 has 5 (op 4, entry 2) there" in durable.findings[0].message
+
+
 def test_append_that_stands_at_another_offset_is_reordered(tmp_path):
     """The group kept 1 and 2, but not in the order that it had acknowledged."""
     other = [BASE[0], ("q/0", 2), ("q/0", 1), *BASE[3:]]
@@ -172,7 +199,7 @@ def test_damaged_entry_on_a_live_node(tmp_path):
     directories = {}
     for node in NODES:
         directories[node] = tmp_path / node
-        directories[node].mkdir()
+        directories[node].mkdir(parents=True)
         log = write_log(directories[node], node, BASE)
     path = next((tmp_path / "n1").glob("store/*/data/*"))
     content = bytearray(path.read_bytes())
