@@ -21,7 +21,7 @@ APPENDING = ("append", "send")
 BATCH = "batch"
 """Appends `expected` values to a queue, from `input` on, at consecutive offsets: all or none."""
 DELAY = "delay"
-"""Hands over a value that is appended later: its answer has no offset."""
+"""Sends a value that is appended later: the answer has no offset."""
 WRITING = ("write", "cas", "add")
 """Names of operations that change a register, a set or a counter."""
 
