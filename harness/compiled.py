@@ -252,7 +252,7 @@ def inlined(function: Callable[P, R]) -> Kernel[P, R]:
 
 
 def load_numba() -> None:
-    """Load numba and what it needs before its first machine code: for a process that will fork."""
+    """Load numba, with what its first machine code needs; kernels run compiled from now on."""
     _itself(0)
 
 

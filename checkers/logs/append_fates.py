@@ -72,6 +72,9 @@ COPIES = pa.schema(
 NODES_MAX = 63
 """The number of nodes that fit into the bits of `nodes`."""
 
+BATCH_VALUES_MAX = 100_000
+"""The number of values of a batch: a damaged history may say any."""
+
 RUN_BITS = 12
 """Values that differ only in their last RUN_BITS bits share a part: their rows stay in order."""
 
@@ -114,10 +117,16 @@ def narrow_operations(operations: pa.Table) -> pa.Table:
 
 
 def _each_of_a_batch(table: pa.Table) -> pa.Table:
-    """Return a row for each value of a batch, with its offset if that of the first is known."""
+    """Return a row for each value of a batch, with its offset if that of the first is known.
+
+    Raises:
+        ValueError: a batch has more than BATCH_VALUES_MAX values.
+    """
     sizes = ints(table["expected"])
     is_batch = np.asarray(pc.equal(table["f"], BATCH).to_numpy(), dtype=np.bool_)
     sizes = np.where(is_batch, np.maximum(sizes, 1), 1)
+    if sizes.max() > BATCH_VALUES_MAX:
+        raise ValueError(f"a batch of {sizes.max():,} values, at most {BATCH_VALUES_MAX:,}")
     ends = np.cumsum(sizes)
     place = pa.array(np.arange(ends[-1]) - np.repeat(ends - sizes, sizes))
     table = table.take(pa.array(np.repeat(np.arange(len(sizes)), sizes)))

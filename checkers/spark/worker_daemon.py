@@ -7,6 +7,8 @@ files that Python has compiled before, and the workers share them.
 
 Spark starts this one by `spark.python.daemon.module`, where driver and workers are on one machine:
 elsewhere our packages come only after the daemon has started.
+
+Source: pyspark.daemon, whose `manager` serves Spark; PythonWorkerFactory in Spark's core.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ def main() -> None:
 
 
 def load() -> None:
-    """Load what workers need; no library's threads run afterwards."""
+    """Load what workers need; afterwards only jemalloc's thread runs, which it stops for a fork."""
     _leave_archives_out()
     for variable in _SINGLE_THREADED:
         os.environ[variable] = "1"
@@ -62,8 +64,8 @@ def _is_archive(path: str) -> bool:
 
 def _load_ours() -> None:
     """Load our checkers, and numba with what it needs to load machine code."""
-    from shaketable.harness.compiled import load_numba  # noqa: PLC0415
-    from shaketable.harness.without_pandas import leave_pandas_out  # noqa: PLC0415
+    from shaketable.harness.compiled import load_numba  # noqa: PLC0415 - once the archives are out of the path
+    from shaketable.harness.without_pandas import leave_pandas_out  # noqa: PLC0415 - as above
 
     leave_pandas_out()
     importlib.import_module("shaketable.checkers.spark.frames")

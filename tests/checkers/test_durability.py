@@ -148,6 +148,16 @@ def test_value_that_was_handed_over_to_come_later_is_no_stranger(tmp_path, outco
     assert durable.counts["acknowledged"] == 5
 
 
+def test_value_that_came_later_twice_is_duplicated(tmp_path):
+    twice = [*BASE[:4], ("q/0", 9), ("q/0", 9)]
+    rows = [*acks((1, 2, 3)), op(9, "delay", 15, 18, input=9, key="q/0", expected=1000)]
+    durable, _ = judge(
+        tmp_path, dict.fromkeys(NODES, twice), rows, committed=dict.fromkeys(NODES, 5)
+    )
+    assert kinds(durable) == ["duplicated"]
+    assert durable.findings[0].operations == (9,)
+
+
 def test_each_message_of_a_batch_is_an_append(tmp_path):
     rows = [
         op(1, "batch", 10, 15, input=1, key="q/0", expected=2, offset=0),
@@ -162,6 +172,10 @@ def test_each_message_of_a_batch_is_an_append(tmp_path):
     assert kinds(durable) == ["lost-append"]
     assert "the append of 2 (op 1)" in durable.findings[0].message
     assert "n0 has 5 (op 4, entry 2) there" in durable.findings[0].message
+    rows[0]["expected"] = 1 << 50
+    durable, _ = judge(tmp_path / "damaged", dict.fromkeys(NODES, BASE), rows)
+    assert durable.outcome is Outcome.UNKNOWN
+    assert "a batch of 1,125,899,906,842,624 values, at most 100,000" in durable.summary
 
 
 def test_append_that_stands_at_another_offset_is_reordered(tmp_path):
