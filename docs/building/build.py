@@ -32,6 +32,8 @@ AT_THE_TOP: Final[Mapping[str, str]] = {
     "CHANGELOG.md": "docs/changelog.md",
 }
 """Pages outside of `docs/`, and where the site has them."""
+NEWEST: Final = "<!-- newest first; written by towncrier from newsfragments/ -->\n"
+"""Where towncrier writes the next section of the changelog."""
 CHANGES: Final = PurePosixPath(AT_THE_TOP["CHANGELOG.md"])
 NOT_YET: Final = "Not yet released"
 
@@ -60,7 +62,8 @@ def gather(source: Path) -> None:
     }
     for place, text in made.items():
         texts[PurePosixPath(place)] = rewritten(text, place, places)
-    texts[CHANGES] += rewritten(unreleased(), "CHANGELOG.md", places)
+    before, marker, released = texts[CHANGES].partition(NEWEST)
+    texts[CHANGES] = f"{before}{marker}{rewritten(unreleased(), 'CHANGELOG.md', places)}{released}"
     for page, text in navigation.added(texts).items():
         target = source / page
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -88,4 +91,4 @@ def unreleased() -> str:
         check=True,
     )
     _, heading, changes = done.stdout.partition(f"## {NOT_YET}")
-    return f"{heading}{changes}"
+    return f"\n{heading}{changes}" if any((ROOT / "newsfragments").glob("*.md")) else ""
