@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -28,6 +28,20 @@ from shaketable.harness.history.export import (
     load_given_up,
     load_nemesis,
     load_operations,
+)
+from shaketable.harness.history.results_file import (
+    COUNT_MAX,
+    FILE_BYTES_MAX,
+    SECONDS_MAX,
+    CheckerFile,
+    Count,
+    FindingFile,
+    Seconds,
+    UnreadableError,
+    Valid,
+    decode_json,
+    read_json,
+    read_results,
 )
 from shaketable.harness.history.run_folder import NoPlainFileError, RunFolder, read_plain
 from shaketable.harness.matrix import folder as folders
@@ -392,7 +406,7 @@ def read_stored(folder: RunFolder, shown: str, policy: Policy, name: str = "") -
     campaign, report = _relative(folder.campaign_toml), _relative(folder.report_html)
     report = report if folder.report_html.exists() else ""
     try:
-        results = read_json(folder.results_json, ResultsFile)
+        results = read_results(folder)
     except UnreadableError as error:
         return RunFacts(
             name=name,
@@ -502,101 +516,7 @@ def _relative(path: Path) -> str:
     return str(path) if relative.startswith("..") else relative
 
 
-# The parts of results.json and of the files of `check --json` that a gate reads.
-
-# Read untrusted JSON: of bounded size, with one exception type for every error.
-
-FILE_BYTES_MAX: Final = 256 << 20
-
-T = TypeVar("T")
-
-
-class UnreadableError(Exception):
-    """A file is missing or has another format; the message is one line."""
-
-
-def read_json(path: Path, type_: type[T]) -> T:
-    """Read a file as `type_`.
-
-    Raises:
-        UnreadableError: it cannot be read, or has another format.
-    """
-    try:
-        data = read_plain(path, FILE_BYTES_MAX)
-    except NoPlainFileError as error:
-        raise UnreadableError(str(error)) from error
-    return decode_json(data, type_)
-
-
-def decode_json(data: bytes, type_: type[T]) -> T:
-    """Decode JSON as `type_`.
-
-    Raises:
-        UnreadableError: it has another format.
-    """
-    try:
-        return msgspec.json.decode(data, type=type_)
-    except (msgspec.DecodeError, ValueError, OverflowError) as error:
-        raise UnreadableError(" ".join(str(error).split()) or "not JSON") from error
-    except RecursionError as error:
-        raise UnreadableError("nested too deeply") from error
-
-
-Valid = bool | Literal["unknown"]
-FOUND_UNKNOWN = "finding"
-"""The kind of a finding that has none."""
-COUNT_MAX = 1 << 62
-Count = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
-SECONDS_MAX = 1e12
-Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=SECONDS_MAX)]
-
-
-class FindingFile(msgspec.Struct, frozen=True):
-    """A finding."""
-
-    kind: str = FOUND_UNKNOWN
-    message: str = ""
-    key: str | None = None
-    offset: int | None = None
-    operations: tuple[int, ...] = ()
-
-
-class CheckerFile(msgspec.Struct, frozen=True):
-    """A checker's verdict. Counts and data are as the checker wrote them."""
-
-    valid: Valid
-    summary: str = ""
-    counts: dict[str, Any] = {}
-    findings_total: Count = 0
-    findings: tuple[FindingFile, ...] = ()
-    observed: tuple[FindingFile, ...] = ()
-    data: dict[str, Any] = {}
-
-
-class CountFile(msgspec.Struct, frozen=True):
-    """How often a fault was injected, and how often it took effect (`bit`)."""
-
-    done: Count
-    bit: Count
-
-
-class FaultsFile(msgspec.Struct, frozen=True):
-    """How often the faults took effect (`bit`)."""
-
-    bit: Count | None = None
-    by_name: dict[str, CountFile] = {}
-
-
-class ResultsFile(msgspec.Struct, frozen=True):
-    """The part of results.json that a gate reads."""
-
-    valid: Valid
-    checkers: dict[str, CheckerFile] = {}
-    mutant: str | None = None
-    faults_asked: tuple[str, ...] = ()
-    faults: FaultsFile = FaultsFile()
-    faults_unavailable: dict[str, str] = {}
-    repeat: str = ""
+# The files of `check --json` and of `simulate --table --json`.
 
 
 class HistoryFile(msgspec.Struct, frozen=True):

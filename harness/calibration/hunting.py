@@ -6,14 +6,13 @@ whole product is measured, report included.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -35,7 +34,8 @@ from shaketable.harness.campaigns.campaign import LOG
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.simulation import VIRTUAL_S_DEFAULT, RunSpec, Simulated
 from shaketable.harness.contracts.verdict import ExitCode
-from shaketable.harness.history.run_folder import LATEST
+from shaketable.harness.history.results_file import UnreadableError, read_results
+from shaketable.harness.history.run_folder import LATEST, RunFolder
 from shaketable.reports.calibration_page import BugRow, CleanRow, Found, Score, Scorecard
 
 FAMILY_TIME_LIMIT_S: Final = 30.0
@@ -236,17 +236,11 @@ def _arguments(hunt: Hunt, seed: str) -> list[str]:
 
 def _summary(run: Path) -> str:
     """Return why a run is UNKNOWN: the summary of its first UNKNOWN checker."""
-    for verdict in _checkers(run).values():
-        if verdict.get("valid") == "unknown":
-            return str(verdict.get("summary", ""))
-    return ""
-
-
-def _checkers(run: Path) -> Mapping[str, Any]:
     try:
-        return dict(json.loads((run / "results.json").read_bytes())["checkers"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
+        checkers = read_results(RunFolder(run)).checkers
+    except UnreadableError:
+        return ""
+    return next((one.summary for one in checkers.values() if one.valid == "unknown"), "")
 
 
 def _read_found(folder: Path, run: Path, hunt: Hunt, seed: str) -> Found:

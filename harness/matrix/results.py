@@ -5,7 +5,6 @@ The outcome of a cell's run is read from its folder, or from its output if it fa
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from shaketable.harness.contracts.verdict import ExitCode, worst_exit
+from shaketable.harness.history.results_file import UnreadableError, read_results
 from shaketable.harness.history.run_folder import LATEST, RunFolder
 from shaketable.harness.matrix.folder import FaultCount, MatrixFolder, Outcome, code_of
 from shaketable.harness.matrix.plan import Cell, Plan
@@ -230,18 +230,15 @@ def _run(folder: MatrixFolder, cell: str, since_s: float) -> RunFolder | None:
 def _faults(run: RunFolder) -> tuple[dict[str, FaultCount], dict[str, str]]:
     """Return how often each fault took effect, and why other requested ones were not injected."""
     try:
-        results: dict[str, Any] = json.loads(run.results_json.read_bytes())
-    except (OSError, ValueError):
+        results = read_results(run)
+    except UnreadableError:
         return {}, {}
-    lacking = {
-        str(name): str(why) for name, why in (results.get("faults_unavailable") or {}).items()
-    }
     done = {
-        name: FaultCount(bit=int(of["bit"]), done=int(of["done"]))
-        for name, of in results["faults"]["by_name"].items()
-        if name not in lacking
+        name: FaultCount(bit=of.bit, done=of.done)
+        for name, of in results.faults.by_name.items()
+        if name not in results.faults_unavailable
     }
-    return done, lacking
+    return done, results.faults_unavailable
 
 
 def _last_line(output: Path) -> str:

@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -19,7 +19,8 @@ from shaketable.harness import guard
 from shaketable.harness.campaigns.campaign import Campaign, load
 from shaketable.harness.contracts.finding_kinds import FINDING_KINDS
 from shaketable.harness.contracts.verdict import ExitCode
-from shaketable.harness.history.run_folder import LATEST
+from shaketable.harness.history.results_file import CheckerFile, UnreadableError, read_results
+from shaketable.harness.history.run_folder import LATEST, RunFolder
 from shaketable.reports.museum_page import Shown, Try
 
 BUGS: Final = Path(__file__).parent / "bugs"
@@ -195,27 +196,25 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _checkers(run: Path) -> Mapping[str, Any]:
+def _checkers(run: Path) -> Mapping[str, CheckerFile]:
     """Return what each checker found; nothing if the run was not judged."""
     try:
-        return dict(msgspec.json.decode((run / "results.json").read_bytes())["checkers"])
-    except (OSError, msgspec.DecodeError, KeyError, TypeError):
+        return read_results(RunFolder(run)).checkers
+    except UnreadableError:
         return {}
 
 
-def _found(checkers: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _found(checkers: Mapping[str, CheckerFile]) -> Iterator[tuple[str, str]]:
     """Yield the kind and the message of each finding, also of what was never promised."""
     for verdict in checkers.values():
-        for group in ("findings", "observed"):
-            for finding in verdict.get(group) or ():
-                yield str(finding.get("kind")), str(finding.get("message"))
+        for finding in (*verdict.findings, *verdict.observed):
+            yield finding.kind, finding.message
 
 
-def _why(checkers: Mapping[str, Any], code: int) -> str:
+def _why(checkers: Mapping[str, CheckerFile], code: int) -> str:
     """Return the reason of a verdict that is not VALID; "" for VALID."""
     wanted = {ExitCode.INVALID: False, ExitCode.UNKNOWN: "unknown"}.get(ExitCode(code))
-    summaries = (v.get("summary") for v in checkers.values() if v.get("valid") == wanted)
-    return str(next(summaries, "") or "")
+    return next((one.summary for one in checkers.values() if one.valid == wanted), "")
 
 
 def _page(run: Path, folder: Path) -> str:

@@ -12,7 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from shaketable.harness import run_markers
+from shaketable.harness.history.results_file import (
+    ResultsFile,
+    UnreadableError,
+    read_results,
+)
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.matrix.folder import MatrixFolder
 from shaketable.harness.serving.store_paths import NotHereError, is_allowed_name, read_bounded
@@ -211,9 +218,11 @@ def _stamp(folder: RunFolder) -> tuple[int, ...]:
 
 
 def _read(id_: str, folder: RunFolder) -> Entry:
-    campaign, run, results = (
-        _facts(path) for path in (folder.campaign_toml, folder.run_json, folder.results_json)
-    )
+    campaign, run = _facts(folder.campaign_toml), _facts(folder.run_json)
+    try:
+        results = read_results(folder, follow_links=False)
+    except UnreadableError:
+        results = None
     counts = run.get("counts")
     numbers = counts.values() if isinstance(counts, dict) else ()
     known = [n for n in numbers if isinstance(n, int) and 0 <= n <= COUNT_MAX]
@@ -229,18 +238,17 @@ def _read(id_: str, folder: RunFolder) -> Entry:
         mutant=_text(campaign.get("mutant")),
         seed=_text(campaign.get("seed")),
         operations=sum(known) if known else None,
-        why=_why(results),
+        why="" if results is None else _why(results),
     )
 
 
-def _state(folder: RunFolder, results: dict[str, Any]) -> str:
+def _state(folder: RunFolder, results: ResultsFile | None) -> str:
     """Return a run's state; RUNNING if a harness holds its lock to run or judge it."""
-    valid = results.get("valid")
-    if valid is True or valid is False:
-        return "VALID" if valid else "INVALID"
-    if valid == "unknown":
+    if results is None:
+        return "RUNNING" if _is_occupied(folder) else "NOT JUDGED"
+    if results.valid == "unknown":
         return "UNKNOWN"
-    return "RUNNING" if _is_occupied(folder) else "NOT JUDGED"
+    return "VALID" if results.valid else "INVALID"
 
 
 def _is_occupied(folder: RunFolder) -> bool:
@@ -251,19 +259,14 @@ def _is_occupied(folder: RunFolder) -> bool:
         return False
 
 
-def _why(results: dict[str, Any]) -> str:
+def _why(results: ResultsFile) -> str:
     """Return what the report's headline says: findings in words, else a checker's summary."""
-    if isinstance(stated := results.get("why"), str):
-        return _text(stated)
-    checkers = results.get("checkers")
-    listed = checkers.values() if isinstance(checkers, dict) else ()
-    refused = [each for each in listed if isinstance(each, dict) and each.get("valid") is not True]
-    broken = [each for each in refused if each.get("valid") is False]
-    try:
-        found = summarize(merge_totals(kind_totals(each).items() for each in broken))
-    except (AttributeError, TypeError, ValueError):  # a damaged file, or of a later format
-        found = ""
-    return _text(found or next((each.get("summary") for each in broken or refused), ""))
+    if results.why:
+        return _text(results.why)
+    refused = [one for one in results.checkers.values() if one.valid is not True]
+    broken = [one for one in refused if one.valid is False]
+    totals = merge_totals(kind_totals(msgspec.to_builtins(one)).items() for one in broken)
+    return _text(summarize(totals) or next((one.summary for one in broken or refused), ""))
 
 
 def _facts(path: Path) -> dict[str, Any]:

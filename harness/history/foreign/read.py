@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -67,6 +67,7 @@ from shaketable.harness.history.foreign.tables import (
     require_sound,
     row_count,
 )
+from shaketable.harness.history.results_file import UnreadableError, read_results
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.history.schema import OPERATIONS
 from shaketable.harness.history.segments import MAGIC
@@ -115,14 +116,12 @@ def _read_table(path: Path, form: Format) -> History:
 
 def lacks(folder: RunFolder) -> str | None:
     """Return what a run's recording is known to lack, as found when it was judged."""
-    try:
-        results = msgspec.json.decode(folder.results_json.read_bytes(), type=dict[str, Any])
-    except FileNotFoundError:
+    if not folder.results_json.exists():
         return "the run was never judged, so it is not known whether its recording is complete"
-    except msgspec.DecodeError as error:
+    try:
+        return read_results(folder).incomplete
+    except UnreadableError as error:
         raise UsageError(f"{folder.results_json}: damaged: {error}") from error
-    lacks = results.get("incomplete")
-    return None if lacks is None else str(lacks)
 
 
 class _Reader(Protocol):
