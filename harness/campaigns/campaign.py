@@ -659,10 +659,10 @@ NOT_PART_OF_RUN: Final = frozenset({"engine", "spark_master", "spark_remote", "s
 def repeat_command(campaign: Campaign, folder: Path) -> str:
     """Return the command line that repeats a resolved campaign: its options, or its file.
 
-    The options that differ from the defaults are enough, as long as they are few; past
-    `OPTIONS_TYPED_MAX` the campaign file in the run's folder is shorter.
+    The options that differ from those of `run` without a file are enough, as long as they are few;
+    past `OPTIONS_TYPED_MAX` the campaign file in the run's folder is shorter.
     """
-    defaults: dict[str, Any] = msgspec.to_builtins(Campaign())
+    defaults: dict[str, Any] = msgspec.to_builtins(load(BUILT_IN))
     values: dict[str, Any] = msgspec.to_builtins(campaign)
     words = [*PROGRAM_WORDS, "run"]
     target = discovery.find("targets").get(campaign.target)

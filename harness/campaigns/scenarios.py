@@ -254,6 +254,15 @@ def _lost_while_behind(rng: Random, setting: Setting) -> list[Step]:
     ]
 
 
+def _full_follower(rng: Random, setting: Setting) -> list[Step]:
+    full_s = _long(rng, 1.0, 2.5)
+    disk_fault = {"op": "write", "error": "ENOSPC"}
+    return [
+        _step("disk-full", 0, full_s, "@follower-1", disk_fault=disk_fault),
+        _step("kill", rng.uniform(0.3, full_s), _long(rng, 0.3, 1.0), "@led"),
+    ]
+
+
 def _late_word(rng: Random, setting: Setting) -> list[Step]:
     late_s = _long(rng, 0.4, 1.0)
     shape = {"how": "shaped", "direction": "both", "link_shape": {"delay_ms": late_s * 1e3}}
@@ -365,6 +374,12 @@ SCENARIOS: Final = _named(
         _of("kill", "partition", "wipe"),
         _lost_while_behind,
         elects=False,
+    ),
+    Scenario(
+        "full-follower",
+        "A follower takes nothing, since its disk is full; then the leader crashes.",
+        _of("disk-full", "kill"),
+        _full_follower,
     ),
     Scenario(
         "late-word",

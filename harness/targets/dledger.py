@@ -314,6 +314,7 @@ class DLedgerTarget:
     needs_name_server = False
     lease_max_ms = 249
     default_faults = (
+        "disk-full",
         "disk-slow",
         "kill",
         "members",

@@ -75,6 +75,9 @@ NAME_SERVERS = "ns"
 ENTRY_HEAD_BYTES = (0, 48)
 """Bytes between two messages of a log: none, or the header of a DLedger entry."""
 POLL_MAX = 64
+FEW_BYTES = 600
+"""What every FEW_EVERY-th pull limits its messages to, so that brokers meet that limit, too."""
+FEW_EVERY = 4
 BEYOND_TIMES = 8
 """Frequency of the requests beyond low limits, relative to each other invalid request."""
 TAGS = ("Aa", "BB", "polygenelubricants")
@@ -126,6 +129,7 @@ class GroupOperations:
         self._rebalance_due_s = 0.0
         self._topic, self._queues = "", 0
         self._subscription = "*"
+        self._pulls = 0
         self._reconsume_times_max = -1
         self._lives = count(1)
         """Numbers the push consumers of this client."""
@@ -301,7 +305,11 @@ class GroupOperations:
             self._membership.subscriptions = {self._topic: subscription}
         async with self._definite_or_not():
             pulled = await self._consumer.pull(
-                queue, offset, count_max=POLL_MAX, subscription=subscription
+                queue,
+                offset,
+                count_max=POLL_MAX,
+                bytes_max=self._bytes_max(),
+                subscription=subscription,
             )
         messages = [
             (each.queue_offset, value_of(each.body))
@@ -310,6 +318,10 @@ class GroupOperations:
         ]
         is_outside = pulled.status == "OFFSET_ILLEGAL" and pulled.next_offset != offset
         return PollResult(messages, pulled.next_offset, is_outside)
+
+    def _bytes_max(self) -> int | None:
+        self._pulls += 1
+        return None if self._pulls % FEW_EVERY else FEW_BYTES
 
     async def subscribe(self) -> int:
         """Join the group."""
@@ -466,7 +478,9 @@ class GroupOperations:
         async with self._definite_or_not():
             # A slave may lag, so only a master's answer proves that there is no message.
             master = await self._consumer.master(queue)
-            pulled = await self._consumer.pull(queue, offset, count_max=POLL_MAX, wait_s=hold_s)
+            pulled = await self._consumer.pull(
+                queue, offset, count_max=POLL_MAX, bytes_max=self._bytes_max(), wait_s=hold_s
+            )
             if not pulled.messages and (master is None or pulled.status == "NO_MATCHED_MSG"):
                 raise RefusedError(-1, "no broker that knows served the pull")
         if pulled.messages:

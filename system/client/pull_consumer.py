@@ -161,12 +161,15 @@ class PullConsumer:
         offset: int,
         *,
         count_max: int = 32,
+        bytes_max: int | None = None,
         subscription: str = "*",
         wait_s: float = 0.0,
         broker_id: int = 0,
     ) -> Pulled:
         """Pull messages from an offset on; with `wait_s`, by long polling at the max offset.
 
+        `bytes_max` limits their size as stored, below the broker's own limit; one message comes in
+        any case.
         `subscription` is "*" or tags as "a || b". The broker filters by tag hashes, so a message
         of another tag with the same hash may be returned. `broker_id` selects among the brokers of
         the queue's name; if that one is missing, any other is used.
@@ -183,6 +186,7 @@ class PullConsumer:
             suspend_timeout_millis=int(wait_s * 1000),
             subscription=subscription,
             expression_type="TAG",
+            max_msg_bytes=bytes_max,
         )
         timeout_s = wait_s + ANSWER_MARGIN_S if wait_s > 0 else self._timeout_s
         command = Command(RequestCode.PULL_MESSAGE, ext=fields.to_ext())

@@ -8,12 +8,13 @@ RocketMQ's DefaultMQProducer; DESIGN.md decision 7.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Protocol
 
 import msgspec
 
-from shaketable.system.broker.reading.pulls import SUSPEND_FLAG
+from shaketable.system.broker.reading.pulls import SUBSCRIPTION_FLAG, SUSPEND_FLAG
 from shaketable.system.remoting.codes import RequestCode, ResponseCode, outcome_of
 from shaketable.system.remoting.command import Command
 from shaketable.system.remoting.requests import (
@@ -23,7 +24,7 @@ from shaketable.system.remoting.requests import (
     SendRequest,
 )
 from shaketable.system.sim.event_heap import EventHeap
-from shaketable.system.sim.key_queries import properties_of
+from shaketable.system.sim.key_queries import properties_of, tags_code
 from shaketable.system.sim.member import SimMember
 from shaketable.system.sim.rules.client_history import (
     APPEND,
@@ -42,6 +43,7 @@ from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.run_trace import Counts
 from shaketable.system.sim.schedules.random_streams import RandomStreams
 from shaketable.system.sim.schedules.schedule import Call, Settings
+from shaketable.system.store.message import decode_message
 
 TOPIC = "log"
 TOPIC_BYTES = TOPIC.encode()
@@ -60,6 +62,8 @@ _ASKED_MAX = (32, 32, 5, 64)
 """Most messages that a pull asks for; it follows from its number ..."""
 _ASKED_BYTES_MAX = (None, 700, None, 6_000, 1)
 """... as do most bytes, if it limits them."""
+_ASKED_TAGS = (None, None, "red", None, "green || größer", None, None)
+"""The tags that a pull asks for, where messages have any; they follow from its number, too."""
 _HELD_EVERY = 2
 """Every so-many-th pull may be held at the queue's end (long polling) ..."""
 _HOLD_MAX_MS = 700
@@ -136,6 +140,8 @@ class Clients:
         self._world = world
         self._clients = [Client(world, number) for number in range(count)]
         self._numbers = 0
+        self._codes: dict[tuple[bytes, int], list[int]] = {}
+        """The hash of the tags of each message of a queue, as far as a pull by tags has asked."""
         self.history: list[Operation] = []
 
     # ---- calls ------------------------------------------------------------------------
@@ -221,35 +227,63 @@ class Clients:
             found = client.open.get(header.opaque)
             if found is not None and header.code != 0:
                 check_blame(found[0], header.code, header.remark)
-            if found is not None and header.code in _NOTHING_FOUND:
-                _check_held(found[0], member)
-            if found is not None and header.code == 0:
+            if found is not None:
                 operation = found[0]
-                queue = (TOPIC_BYTES, operation.queue)
-                if operation.kind == APPEND:
+                if operation.kind == PULL and header.code in (0, *_NOTHING_FOUND):
+                    self._pulled(operation, member, header, body)
+                elif operation.kind == APPEND and header.code == 0:
+                    queue = (TOPIC_BYTES, operation.queue)
                     offset = int(header.ext["queueOffset"])
                     invariants.acknowledged(queue, offset, operation.body)
-                elif operation.kind == PULL:
-                    next_offset = int(header.ext["nextBeginOffset"])
-                    invariants.pulled(queue, operation.offset, next_offset, body)
-                    self._check_filled(operation, next_offset, int(header.ext["maxOffset"]))
             arrived.append((header, body))
         heap.push(heap.now_ms + self._world.settings.client_delay_ms, self._answered, member.name,
                   client, arrived)  # fmt: skip
 
-    def _check_filled(self, pull: Operation, next_offset: int, max_offset: int) -> None:
+    def _pulled(self, pull: Operation, member: SimMember, answer: _Reply, body: bytes) -> None:
+        """Check what a pull brought, or that it was held. Raises Violated."""
+        next_offset = int(answer.ext["nextBeginOffset"])
+        codes = _codes_of(pull.number) if self._world.settings.keyed else None
+        # A pull by tags that skipped messages without them is answered at once.
+        if answer.code != 0 and (codes is None or next_offset <= pull.offset):
+            _check_held(pull, member)
+            return
+        queue = (TOPIC_BYTES, pull.queue)
+        is_wanted = None if codes is None else lambda at: self._code_at(queue, at) in codes
+        self._world.invariants.pulled(queue, pull.offset, next_offset, body, is_wanted)
+        self._check_filled(pull, next_offset, int(answer.ext["maxOffset"]), is_wanted)
+
+    def _check_filled(
+        self,
+        pull: Operation,
+        next_offset: int,
+        max_offset: int,
+        is_wanted: Callable[[int], bool] | None,
+    ) -> None:
         """Check that the pull brought what waited, within its limits and the broker's."""
         settings = self._world.settings
         stored = self._world.invariants.queues.get((TOPIC_BYTES, pull.queue), [])
-        sizes = [len(message) for message in stored[pull.offset : next_offset]]
+        brought: Iterable[int] = range(pull.offset, next_offset)
+        left: Iterable[int] = range(next_offset, min(max_offset, len(stored)))
         asked, asked_bytes = _limits_of(pull.number)
+        count_max = min(asked, settings.pull_messages_max)
+        if is_wanted is not None:
+            brought, left = filter(is_wanted, brought), filter(is_wanted, left)
+            if next_offset - pull.offset >= max(count_max, settings.filtered_units_max):
+                left = ()  # as far as one pull looks
         check_filled(
-            sizes,
-            max_offset - pull.offset,
-            min(asked, settings.pull_messages_max),
+            [len(stored[at]) for at in brought],
+            next((len(stored[at]) for at in left), None),
+            count_max,
             min(asked_bytes or settings.pull_bytes_max, settings.pull_bytes_max),
-            len(stored[next_offset]) if next_offset < len(stored) else 0,
         )
+
+    def _code_at(self, queue: tuple[bytes, int], offset: int) -> int:
+        """Return the hash of the tags of a committed message."""
+        codes = self._codes.setdefault(queue, [])
+        stored = self._world.invariants.queues[queue]
+        for message in stored[len(codes) : offset + 1]:
+            codes.append(tags_code(decode_message(message).properties) if message else 0)
+        return codes[offset]
 
     def _answered(self, node: str, client: Client, replies: list[tuple[_Reply, bytes]]) -> None:
         acknowledged = -1
@@ -361,8 +395,10 @@ def _request(operation: Operation, keyed: float) -> SendRequest | Command:
         count_max, bytes_max = _limits_of(operation.number)
         pull = PullMessage("simulated", TOPIC, operation.queue, operation.offset, count_max)
         pull.max_msg_bytes = bytes_max
+        if keyed and (tags := _tags_of(operation.number)):
+            pull.subscription, pull.sys_flag = tags, SUBSCRIPTION_FLAG
         if _may_be_held(operation):
-            pull.sys_flag = SUSPEND_FLAG
+            pull.sys_flag |= SUSPEND_FLAG
             pull.suspend_timeout_millis = _hold_ms(operation.number)
         return Command(RequestCode.PULL_MESSAGE, operation.number, ext=pull.to_ext())
     asked = QueueOffsetRequest(TOPIC, operation.queue)
@@ -397,6 +433,19 @@ def _may_be_held(operation: Operation) -> bool:
 def _hold_ms(number: int) -> int:
     """Return for how long pull `number` may be held."""
     return number * _MIXER // 65_536 % _HOLD_MAX_MS
+
+
+def _tags_of(number: int) -> str | None:
+    """Return which tags pull `number` asks for; None: for every message."""
+    return _ASKED_TAGS[number % len(_ASKED_TAGS)]
+
+
+def _codes_of(number: int) -> frozenset[int] | None:
+    """Return the hashes of the tags that pull `number` asks for."""
+    tags = _tags_of(number)
+    if tags is None:
+        return None
+    return frozenset(tags_code(f"TAGS\x01{tag}".encode()) for tag in tags.split(" || "))
 
 
 def _limits_of(number: int) -> tuple[int, int | None]:

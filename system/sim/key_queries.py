@@ -130,7 +130,7 @@ class KeyQueries:
             if not start_position <= message.physical_offset < end_position:
                 continue
             position, _, code = _UNIT.unpack(units.read_units(queue, offset, 1))
-            expected = _tags_code(message.properties)
+            expected = tags_code(message.properties)
             if (position, code) != (message.physical_offset, expected):
                 raise Violated(
                     "units-are-the-messages",
@@ -157,7 +157,7 @@ class KeyQueries:
                         self._places.setdefault(key, []).append(place)
 
 
-def _tags_code(properties: bytes) -> int:
+def tags_code(properties: bytes) -> int:
     """Return the hash of a message's tags, independently of the store's own code.
 
     Source: RocketMQ's tagsString2tagsCode, Java's String.hashCode.

@@ -68,7 +68,9 @@ def test_a_campaign_is_read_back_as_it_was_written(campaign: Campaign) -> None:
 
 
 def test_the_built_in_campaign_is_what_the_defaults_say() -> None:
-    assert load(BUILT_IN) == Campaign(faults=("default",))
+    assert load(BUILT_IN) == Campaign(
+        faults=("default",), data_file_bytes=65_536, index_file_bytes=16_384
+    )
 
 
 def test_people_may_write_it_the_short_way() -> None:

@@ -26,7 +26,7 @@ from shaketable.system.sim.schedules.scenarios import SCENARIOS as SIMULATED
 
 EVERY_FAULT = tuple(sorted({name for each in SCENARIOS.values() for name in each.faults}))
 CAMPAIGN = Campaign(seed="7", time_limit_s=300.0, faults=EVERY_FAULT, world="sim", workload="queue")
-OF_CAMPAIGNS = {"late-word", "lost-while-behind", "reset-while-unflushed"}
+OF_CAMPAIGNS = {"full-follower", "late-word", "lost-while-behind", "reset-while-unflushed"}
 """What seeds have no part for: name servers, and masters whose slaves may lack something."""
 
 

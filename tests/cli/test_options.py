@@ -11,9 +11,11 @@ import pytest
 
 from shaketable.harness import discovery
 from shaketable.harness.campaigns.campaign import (
+    BUILT_IN,
     FILE_ONLY,
     OPTIONS_TYPED_MAX,
     Campaign,
+    load,
     loads,
     repeat_command,
     resolve,
@@ -87,7 +89,9 @@ def test_faults_that_nobody_chose_are_not_repeated(target: str) -> None:
 
 
 def test_where_it_was_kept_and_who_checked_it_are_not_repeated() -> None:
-    asked = Campaign(seed="a1", faults=("default",), store="/somewhere", spark_master="local[1]")
+    asked = msgspec.structs.replace(
+        load(BUILT_IN), seed="a1", store="/somewhere", spark_master="local[1]"
+    )
     assert repeat_command(asked, Path("store/x")) == "./shaketable run --seed a1"
 
 
@@ -107,7 +111,7 @@ def test_a_spark_connect_server_checks_where_one_is_named() -> None:
     assert campaign("run").spark == "local[*]"
     assert campaign("run --spark-master yarn").spark == "yarn"
     assert campaign("run --spark-remote sc://host:15002").spark == "sc://host:15002"
-    asked = Campaign(seed="a1", faults=("default",), spark_remote="sc://host:15002")
+    asked = msgspec.structs.replace(load(BUILT_IN), seed="a1", spark_remote="sc://host:15002")
     assert repeat_command(asked, Path("store/x")) == "./shaketable run --seed a1"
     with pytest.raises(UsageError, match="--spark-remote host: expected sc://HOST:PORT"):
         resolve(Campaign(spark_remote="host"))

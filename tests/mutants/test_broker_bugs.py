@@ -235,6 +235,16 @@ def test_a_full_pull_goes_on_where_it_ended(mutant: Mutant) -> None:
     assert reply.ext["nextBeginOffset"] == ("2" if mutant is HEALTHY else "3")
 
 
+@with_and_without("filtered-pull-skips-one")
+def test_a_pull_by_tags_goes_on_with_what_did_not_fit(mutant: Mutant) -> None:
+    leader = group_of(mutant, config=replace(CONFIG, pull_bytes_max=1)).lead()
+    for number in range(3):
+        leader.answer(send_with("t", 0, b"%d" % number, {"TAGS": "red"}))
+    (reply,) = leader.answer(pull_of("t", 0, 0, tags="red"))
+    assert [message.body for message in walk_messages(reply.body)] == [b"0"]
+    assert reply.ext["nextBeginOffset"] == ("1" if mutant is HEALTHY else "2")
+
+
 @with_and_without("one-message-a-pull")
 def test_a_pull_brings_what_waits(mutant: Mutant) -> None:
     leader = group_of(mutant).lead()

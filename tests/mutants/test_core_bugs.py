@@ -10,7 +10,7 @@ from planted import HEALTHY, Mutant, with_and_without
 
 from shaketable.system.raft.member_state import Elector
 from shaketable.system.raft.membership import Membership
-from shaketable.system.raft.protocol import NotLeaderError, Role
+from shaketable.system.raft.protocol import NotLeaderError, RaftConfig, Role
 from shaketable.system.remoting.codes import RequestCode
 from shaketable.system.store.entry import HEADER
 from shaketable.system.store.log_writer import LogWriter
@@ -86,6 +86,17 @@ def test_a_new_leader_reads_when_its_term_has_begun(mutant: Mutant) -> None:
             core.read("token", group.now_ms)
     else:
         core.read("token", group.now_ms)
+
+
+@with_and_without("read-joins-open-round")
+def test_a_read_waits_for_an_echo_of_what_was_sent_after_it(mutant: Mutant) -> None:
+    rounds = BrokerGroup(3, mutant=mutant).members["n0"].core.reads_type(RaftConfig())
+    rounds.ask("first", 0)
+    assert rounds.open(now_ms=0.0)
+    rounds.ask("second", 0)
+    assert rounds.confirmed(rounds.round, 0) == (
+        ["first"] if mutant is HEALTHY else ["first", "second"]
+    )
 
 
 @with_and_without("torn-body-accepted")

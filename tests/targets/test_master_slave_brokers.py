@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 import trio.testing
 
 from shaketable.harness import discovery
 from shaketable.harness.campaigns import campaign as campaigns
-from shaketable.harness.campaigns.campaign import Campaign, repeat_command
+from shaketable.harness.campaigns.campaign import BUILT_IN, Campaign, load, repeat_command
 from shaketable.harness.contracts.abilities import LosesDisks, NamesBrokers
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.plugins import Address, Launch, NodeLayout, NodeStatus
@@ -148,7 +149,12 @@ def test_every_mode_is_simulated_and_says_what_it_is_shaken_by() -> None:
 
 
 def test_a_repeated_run_has_the_same_faults() -> None:
-    asked = Campaign(target="sync-double-write", faults=("kill", "pause", "partition"), seed="7")
+    asked = msgspec.structs.replace(
+        load(BUILT_IN),
+        target="sync-double-write",
+        faults=("kill", "pause", "partition"),
+        seed="7",
+    )
     command = repeat_command(asked, Path("run"))
     assert command.endswith("--target sync-double-write --faults kill,pause,partition --seed 7")
 

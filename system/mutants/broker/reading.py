@@ -185,6 +185,42 @@ FULL_PULL_SKIPS_ONE = Mutant(
 )
 
 
+class _SkipsWhatDoesNotFit(Reads):
+    """Counts a message that did not fit into a pull by tags as one that it looked at."""
+
+    def _answer(self, read: Read, result: GetMessageResult) -> None:
+        request, places = read.request, result.places
+        if (
+            isinstance(request, PullMessage)
+            and read.tags is not None
+            and 0 < len(places) < min(request.max_msg_nums, self._config.pull_messages_max)
+            and result.next_offset < result.max_offset
+        ):
+            result = result._replace(next_offset=result.next_offset + 1)
+        super()._answer(read, result)
+
+
+class FilteredPullSkipsOne(Broker):
+    """A broker with these pulls."""
+
+    reads_type = _SkipsWhatDoesNotFit
+
+
+FILTERED_PULL_SKIPS_ONE = Mutant(
+    "filtered-pull-skips-one",
+    broker=FilteredPullSkipsOne,
+    hunt=Hunt("queue-batches", ("transfer",)),
+    about="""
+    A pull by tags that has no room for a message gives a next offset after that message.
+
+    A consumer that reads on from there never sees it.
+
+    Source: our own; RocketMQ's DefaultMessageStore.getMessage asks whether the batch is full
+    before it counts a unit as looked at.
+    """,
+)
+
+
 class _NeverWakesPulls(HeldPulls[Read]):
     """Ignores arriving messages."""
 
@@ -359,6 +395,7 @@ PLUGINS = (
     ENDS_FROM_CACHE,
     FIRST_TAG_ONLY,
     FULL_PULL_SKIPS_ONE,
+    FILTERED_PULL_SKIPS_ONE,
     HELD_PULL_GIVEN_UP_EARLY,
     HELD_PULL_NOT_WOKEN,
     NEGATIVE_TAG_CODES_UNMATCHED,

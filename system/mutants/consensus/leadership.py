@@ -309,6 +309,38 @@ READ_BEFORE_TERM_START = Mutant(
 )
 
 
+class _JoinsOpenRound(ReadRounds):
+    """Adds a read to the round that is under way."""
+
+    __slots__ = ()
+
+    def ask(self, token: Token, read_index: int) -> None:
+        if self._open:
+            self._open.append((self.round, token, read_index))
+        else:
+            super().ask(token, read_index)
+
+
+class ReadJoinsOpenRound(RaftCore):
+    """A leader with these rounds."""
+
+    reads_type = _JoinsOpenRound
+
+
+READ_JOINS_OPEN_ROUND = Mutant(
+    "read-joins-open-round",
+    ReadJoinsOpenRound,
+    about="""
+    A read is confirmed by a round of heartbeats that was sent before it arrived.
+
+    A voter may have echoed that round, then voted for another leader, which has committed more
+    since: what a deposed leader serves is stale.
+
+    Source: our own; dissertation 6.4, step 3: the round of heartbeats follows the read.
+    """,
+)
+
+
 class _LeaseNeverEnds(ReadRounds):
     """Holds its lease without asking a quorum."""
 
@@ -411,6 +443,7 @@ PLUGINS = (
     DEAF_TO_HIGHER_TERMS,
     LEADS_WITH_DEAD_DISK,
     READ_BEFORE_TERM_START,
+    READ_JOINS_OPEN_ROUND,
     STALE_READ,
     CHANGE_BEFORE_TERM_START,
     TRANSFER_NEVER_GIVEN_UP,

@@ -212,13 +212,12 @@ def check_all_closed(host: str, to: Mapping[str, int]) -> None:
 
 
 def check_filled(
-    sizes: Sequence[int], waiting: int, count_max: int, bytes_max: int, next_size: int
+    sizes: Sequence[int], next_size: int | None, count_max: int, bytes_max: int
 ) -> None:
     """Raise Violated where a pull brought too much, or too little.
 
     `sizes` are those of the messages that it brought, in bytes as stored, and `next_size` that of
-    the message after them, if there is one. `waiting` is how many messages the answer itself says
-    there were. One message is brought however large it is.
+    the first one that it left, None if it left none. One message is brought however large it is.
     """
     count, size = len(sizes), sum(sizes)
     if count > count_max or (count > 1 and size > bytes_max):
@@ -226,9 +225,9 @@ def check_filled(
             "pulls-are-filled",
             f"{count} messages of {size} bytes came, {count_max} of {bytes_max} may",
         )
-    if count < min(count_max, waiting) and size + next_size <= bytes_max:
+    if next_size is not None and count < count_max and size + next_size <= bytes_max:
         raise Violated(
             "pulls-are-filled",
-            f"{count} messages of {size} bytes came though {waiting} waited,"
+            f"{count} messages of {size} bytes came though one of {next_size} bytes waited,"
             f" {count_max} of {bytes_max} bytes may",
         )

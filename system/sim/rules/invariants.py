@@ -9,7 +9,7 @@ completeness, state machine safety).
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from shaketable.system.broker.limits import DataFile, ExpiryConfig
@@ -532,14 +532,27 @@ class Invariants:
                 f"{queue[0].decode()}/{queue[1]} offset {offset} holds another message",
             )
 
-    def pulled(self, queue: Queue, offset: int, next_offset: int, body: bytes | memoryview) -> None:
-        """A pull returned messages: the committed ones at those offsets."""
+    def pulled(
+        self,
+        queue: Queue,
+        offset: int,
+        next_offset: int,
+        body: bytes | memoryview,
+        is_wanted: Callable[[int], bool] | None = None,
+    ) -> None:
+        """A pull returned messages: the committed ones at those offsets.
+
+        `is_wanted` says at which offsets the pull's filter lets a message pass; None: at all.
+        """
         stored = self.queues.get(queue, [])
         if next_offset > len(stored):
             raise Violated(
                 "reads-are-committed", f"read up to {next_offset}, committed up to {len(stored)}"
             )
-        if body != b"".join(stored[offset:next_offset]):
+        expected = stored[offset:next_offset]
+        if is_wanted is not None:
+            expected = [stored[at] for at in range(offset, next_offset) if is_wanted(at)]
+        if body != b"".join(expected):
             raise Violated(
                 "reads-agree", f"offsets {offset}..{next_offset} are not what was committed there"
             )

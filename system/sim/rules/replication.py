@@ -28,6 +28,7 @@ from shaketable.system.raft.protocol import (
     PushResponse,
     Role,
     SnapshotRequest,
+    Token,
     Truncate,
     VoteRequest,
     Write,
@@ -44,6 +45,7 @@ _changes = attrgetter("_indices", "_memberships")
 _failed_ms = attrgetter("_failed_ms")
 _in_flight = attrgetter("_in_flight", "_in_flight_bytes", "_is_probing")
 _leadership = attrgetter("_leadership")
+_reads = attrgetter("_open", "_new")
 _term = attrgetter("_term")
 
 Messages = Sequence[tuple[str, Message]]
@@ -68,6 +70,12 @@ class Steps:
         self._transfer_due_ms: float | None = None
         self._is_full = self._was_full = False
         self._heard: list[PushRequest | SnapshotRequest] = []
+        self._reads: dict[Token, int] = {}
+        """The reads that wait, and the last round that had been sent when each arrived."""
+        self._round = 0
+        """The last round that this member, as its leader, has sent."""
+        self._voters: tuple[bool, Sequence[EntryDispatcher]] = False, ()
+        """Whether this member was a voter after its last step as a leader, and the other voters."""
         self._agreed: tuple[int, str | None, int] = (-1, None, -1)
         """Up to where this member holds what a leader sent it: term, leader, index."""
 
@@ -101,6 +109,8 @@ class Steps:
                 self._pushed_to.clear()
                 self._snapshots.clear()
                 self._transfer_due_ms = None
+                self._reads, self._round = {}, 0
+            self._check_reads(leading)
             for peer, message in messages:
                 self._sent(leading, peer, message)
             for dispatcher in leading.dispatchers.values():
@@ -275,6 +285,30 @@ class Steps:
                 self._name,
             )
 
+    # ---- reads ------------------------------------------------------------------------
+
+    def _check_reads(self, leading: Leadership) -> None:
+        """A read is served once a majority echoed a round that was sent after it arrived (6.4)."""
+        known, sent_round, voters = self._reads, self._round, self._voters
+        reads = leading.reads
+        self._round = reads.round
+        self._voters = self._name in self._core.membership.voters, leading.voting
+        is_open, is_new = _reads(reads)
+        if not (known or is_open or is_new):
+            return
+        waiting = [each[1] for each in is_open] + [each[0] for each in is_new]
+        self._reads = {token: known.get(token, sent_round) for token in waiting}
+        for token in known.keys() - self._reads.keys():
+            # A voter that was added in this step may not have been asked, which is no fault.
+            if not any(_have_echoed(of, known[token]) for of in (self._voters, voters)):
+                rounds = {voter.peer: voter.read_round for voter in leading.voting}
+                raise Violated(
+                    "reads-wait-for-an-echo",
+                    f"it served a read that arrived after round {known[token]} was sent; the last"
+                    f" rounds that voters echoed are {rounds}",
+                    self._name,
+                )
+
     # ---- transfers --------------------------------------------------------------------
 
     def _check_lease(self, now_ms: float) -> None:
@@ -345,6 +379,13 @@ class Steps:
 
 def _differing(change: tuple[int, Membership], found: tuple[int, Membership]) -> str:
     return f"entry {change[0]} of its log says {change[1]}; it uses that of {found[0]}: {found[1]}"
+
+
+def _have_echoed(voters: tuple[bool, Sequence[EntryDispatcher]], after_round: int) -> bool:
+    """Whether a majority of voters, perhaps with the leader, echoed a later round than this."""
+    leads_as_voter, others = voters
+    echoed = leads_as_voter + sum(voter.read_round > after_round for voter in others)
+    return echoed > (leads_as_voter + len(others)) // 2
 
 
 def _held_end(shadow: Shadow, message: PushRequest | SnapshotRequest) -> int:

@@ -119,6 +119,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Units of a queue that stay in memory once its files have them."""
     expired_files_max: int = 10
     """Data files that expire in one step."""
+    filtered_units_max: int = 800
+    """Messages that one pull by tags looks at."""
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
@@ -390,6 +392,7 @@ def draw_limits(rng: RandomStream, settings: Settings) -> Settings:
         pull_bytes_max=rng.choice((400, 3_000, 256 * 1024, 256 * 1024)),
         queue_tail_max=rng.choice((0, 5, 50, 1024)),
         expired_files_max=rng.choice((1, 2, 10)),
+        filtered_units_max=rng.choice((3, 40, 800)),
     )
 
 
@@ -479,6 +482,7 @@ def broker_config(settings: Settings) -> BrokerConfig:
         pull_messages_max=settings.pull_messages_max,
         pull_bytes_max=settings.pull_bytes_max,
         queue_tail_max=settings.queue_tail_max,
+        filtered_units_max=settings.filtered_units_max,
     )
 
 

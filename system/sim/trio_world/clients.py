@@ -252,10 +252,9 @@ class TrioClients:
         try:
             check_filled(
                 [len(message) for message in stored[first:end]],
-                result.max_offset - first,
+                len(stored[end]) if end < min(result.max_offset, len(stored)) else None,
                 LIMITS.pull_messages_max,
                 LIMITS.pull_bytes_max,
-                len(stored[end]) if end < len(stored) else 0,
             )
         except Violated as found:
             self._world.violated(found, operation.node)
