@@ -140,6 +140,8 @@ class ProcessWorld(SteeredCapabilities):
         process = self._process(node)
         if process.is_running or self._nursery is None:  # a world that has ended starts nothing
             return
+        if node in self._disks.lost:
+            return  # `replace` starts it, as a new member
         if process.incarnation == incarnation:
             self.start(node)
         elif incarnation != UNTOUCHED:
@@ -208,6 +210,7 @@ class ProcessWorld(SteeredCapabilities):
         why = self.why_not_wiped(node)  # checked before, but the node was cut off for a while since
         if why is not None:
             return {"incarnation": UNTOUCHED, "why": why, "files": 0, "bytes": 0, "messages": 0}
+        self._disks.lost.add(node)  # at once: another fault may have killed it just now
         killed = await self.kill(node)
         lost = await self._disks.lose(node)
         self._damages.renewed(node)

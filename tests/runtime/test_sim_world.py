@@ -211,6 +211,22 @@ def test_errors_of_an_incarnation_that_was_ended_excuse_no_later_one(
     play(tmp_path, scenario)
 
 
+def test_a_node_that_lost_its_disk_is_started_by_what_replaces_it_alone(tmp_path: Path) -> None:
+    """A power loss may kill it in the same moment, and starts later what it struck."""
+
+    async def scenario(world: SimulatedWorld, group: BrokerGroup) -> None:
+        wiped = await world.wipe("n2")
+        await world.restart("n2", wiped["incarnation"])
+        assert not group.is_running("n2"), "it has forgotten its votes"
+        await world.replace("n2", wiped["incarnation"])
+        await ready(world)
+        killed = await world.kill("n2")
+        await world.restart("n2", killed["incarnation"])
+        assert group.is_running("n2")
+
+    play(tmp_path, scenario)
+
+
 def test_no_member_goes_while_a_disk_is_awaited_and_no_disk_while_a_member_may_be_out(
     tmp_path: Path,
 ) -> None:

@@ -188,13 +188,16 @@ class Disks:
 
     Attributes:
         awaited: nodes that lost their disk and have not caught up yet.
+        lost: nodes that are losing their disk, or lost it, and that `renew` has to start. Whoever
+            else starts one brings back a member that has forgotten its votes.
     """
 
     def __init__(self, target: Target, machines: Machines) -> None:
         self.awaited: set[str] = set()
+        self.lost: set[str] = set()
         self._target = target
         self._machines = machines
-        self._lost: Counter[str] = Counter()
+        self._losses: Counter[str] = Counter()
 
     def why_not_wiped(self, node: str) -> str | None:
         """Return why a node's disk must not be lost now; None if it may."""
@@ -233,9 +236,10 @@ class Disks:
     async def renew(self, node: str) -> None:
         """Start a node without its disk in its new role, and others whose role changes."""
         layouts = self._machines.layouts
-        launches = await self._known().renew(layouts, node, dict(self._lost))
+        launches = await self._known().renew(layouts, node, dict(self._losses))
         for other, launch in launches.items():
             await self._machines.launch(other, launch)
+        self.lost.discard(node)
 
     async def readmit(self, node: str) -> None:
         """Wait until a restarted node has caught up; return at once if it has.
@@ -246,13 +250,14 @@ class Disks:
         if node not in self.awaited:
             return
         layouts = self._machines.layouts
-        await self._known().readmit(layouts, node, dict(self._lost), READMIT_TIMEOUT_S)
+        await self._known().readmit(layouts, node, dict(self._losses), READMIT_TIMEOUT_S)
         self.awaited.discard(node)
 
     def _begin(self, node: str) -> Path:
         """Record that a node loses its disk; return its store."""
         self.awaited.add(node)
-        self._lost[node] += 1
+        self._losses[node] += 1
+        self.lost.add(node)
         return self._known().store(self._machines.layouts[node])
 
     def _known(self) -> LosesDisks:

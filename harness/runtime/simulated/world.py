@@ -135,6 +135,8 @@ class SimulatedWorld(SteeredCapabilities):
 
     async def restart(self, node: str, incarnation: int) -> None:
         """Start the node again if `incarnation` is still its last and dead (idempotent)."""
+        if node in self._disks.lost:
+            return  # `replace` starts it, as a new member
         if self._group.incarnation(node) == incarnation and not self._group.is_running(node):
             self._group.start(node)
 
@@ -211,6 +213,7 @@ class SimulatedWorld(SteeredCapabilities):
         why = self.why_not_wiped(node)  # checked before, but the node was cut off for a while since
         if why is not None:
             return {"incarnation": UNTOUCHED, "why": why, "files": 0, "bytes": 0, "messages": 0}
+        self._disks.lost.add(node)
         killed = await self.kill(node)
         return {**killed, **await self._disks.lose(node)}
 
