@@ -255,11 +255,12 @@ def _lost_while_behind(rng: Random, setting: Setting) -> list[Step]:
 
 
 def _full_follower(rng: Random, setting: Setting) -> list[Step]:
-    full_s = _long(rng, 1.0, 2.5)
+    # Long enough for the leader to send again what the follower did not take, and to commit more.
+    full_s = _long(rng, 1.5, 3.0)
     disk_fault = {"op": "write", "error": "ENOSPC"}
     return [
         _step("disk-full", 0, full_s, "@follower-1", disk_fault=disk_fault),
-        _step("kill", rng.uniform(0.3, full_s), _long(rng, 0.3, 1.0), "@led"),
+        _step("kill", full_s * rng.uniform(0.6, 1.0), _long(rng, 0.3, 1.0), "@led"),
     ]
 
 
