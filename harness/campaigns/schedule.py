@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from random import Random
 from typing import Any, Final
 
@@ -272,8 +273,11 @@ def _slot(
         rng = rng_for(campaign.seed or "", "nemesis", "round", index, *_of_lane(lane))
         bag = rng.sample(bag, len(bag))
     among = rng_for(campaign.seed or "", "nemesis", "scenarios", index, *_of_lane(lane))
-    for nth in range(deck.scenarios_a_round):
-        bag.insert(among.randint(0, len(bag)), index * deck.scenarios_a_round + nth)
+    for _ in range(deck.scenarios_a_round):
+        bag.insert(among.randint(0, len(bag)), 0)
+    # In the deck's order: else a round that the end cuts short could leave out an earlier one.
+    numbers = count(index * deck.scenarios_a_round)
+    bag = [next(numbers) if isinstance(what, int) else what for what in bag]
     gap_s, duration_s = _timing(campaign, number, lane)
     generated = bag[place]
     if isinstance(generated, int):
