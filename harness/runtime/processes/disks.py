@@ -188,8 +188,8 @@ class Disks:
 
     Attributes:
         awaited: nodes that lost their disk and have not caught up yet.
-        lost: nodes that are losing their disk, or lost it, and that `renew` has to start. Whoever
-            else starts one brings back a member that has forgotten its votes.
+        lost: nodes that are losing their disk, or lost it, and that only `renew` may start: started
+            as it was, a member would have forgotten its votes.
     """
 
     def __init__(self, target: Target, machines: Machines) -> None:
