@@ -80,7 +80,13 @@ def test_chains_lose_no_more_than_one_disk_and_none_that_another_fault_has_lost(
 
 def without_limits(settings: Settings) -> Settings:
     """Return the settings as they are before the limits of seeds with chains are drawn."""
-    names = ("pull_messages_max", "pull_bytes_max", "queue_tail_max", "expired_files_max")
+    names = (
+        "pull_messages_max",
+        "pull_bytes_max",
+        "queue_tail_max",
+        "expired_files_max",
+        "filtered_units_max",
+    )
     usual = Settings()
     return msgspec.structs.replace(
         settings, crowded=False, **{name: getattr(usual, name) for name in names}

@@ -317,6 +317,10 @@ PROMISES: dict[str, Promise] = {
         "A read sees everything that was acknowledged, or read, before it began.",
         "A client would not find its own message, or see the queue go back in time.",
     ),
+    "reads-wait-for-an-echo": Promise(
+        "A read is served once a majority has echoed a heartbeat that was sent after it arrived.",
+        "Before, another member may have been elected, and what it has acknowledged is missed.",
+    ),
     "stored-once": Promise(
         "A message that was sent once is stored once.",
         "It would be processed twice: a payment made twice.",
