@@ -219,10 +219,7 @@ def _stamp(folder: RunFolder) -> tuple[int, ...]:
 
 def _read(id_: str, folder: RunFolder) -> Entry:
     campaign, run = _facts(folder.campaign_toml), _facts(folder.run_json)
-    try:
-        results = read_results(folder, follow_links=False)
-    except UnreadableError:
-        results = None
+    results = _results(folder)
     counts = run.get("counts")
     numbers = counts.values() if isinstance(counts, dict) else ()
     known = [n for n in numbers if isinstance(n, int) and 0 <= n <= COUNT_MAX]
@@ -240,6 +237,17 @@ def _read(id_: str, folder: RunFolder) -> Entry:
         operations=sum(known) if known else None,
         why="" if results is None else _why(results),
     )
+
+
+def _results(folder: RunFolder) -> ResultsFile | None:
+    """Return a run's verdict, without its reasons if these are unreadable; None if it has none."""
+    try:
+        return read_results(folder, follow_links=False)
+    except UnreadableError:
+        valid = _facts(folder.results_json).get("valid")
+        if valid is True or valid is False or valid == "unknown":
+            return ResultsFile(valid=valid)
+        return None
 
 
 def _state(folder: RunFolder, results: ResultsFile | None) -> str:

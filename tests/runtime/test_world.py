@@ -163,6 +163,23 @@ def test_no_disk_is_lost_while_what_reads_logs_is_compiled(tmp_path):
     trio.run(main)
 
 
+def test_a_node_that_lost_its_disk_is_not_started_as_it_was(tmp_path):
+    """A power loss may kill it in the same moment, and starts later what it struck."""
+
+    async def main():
+        async with group(tmp_path) as (world, _, _members):
+            killed = await world.kill("n1")
+            world._disks.lost.add("n1")
+            await world.restart("n1", killed["incarnation"])
+            assert not world.is_alive("n1", killed["incarnation"] + 1)
+            world._disks.lost.discard("n1")
+            await world.restart("n1", killed["incarnation"])
+            assert world.is_alive("n1", killed["incarnation"] + 1)
+            await ready(world)
+
+    trio.run(main)
+
+
 def test_a_node_that_caught_up_late_has_its_disk_back(tmp_path):
     async def main():
         async with group(tmp_path) as (world, _, _members):

@@ -307,6 +307,17 @@ def test_a_run_in_progress_is_followed(store: Path, write_run: Write) -> None:
     assert 'data-state="ended"' in text(site.respond(f"/live/{id_}"))
 
 
+def test_a_verdict_whose_reasons_cannot_be_read_is_shown(store: Path, write_run: Write) -> None:
+    run = write_run(time="20261122T101500.000Z", valid=False)
+    finding = {"kind": "of-a-plug-in", "message": "", "key": 7}
+    checkers = {"own": {"valid": False, "findings": [finding]}}
+    (run / "results.json").write_text(json.dumps({"valid": False, "checkers": checkers}))
+    listed = text(Site(store).respond("/"))
+    assert listed.count("NOT JUDGED") == text(Site(store.parent / "none").respond("/")).count(
+        "NOT JUDGED"
+    ), "only as a choice of the filter"
+
+
 def test_a_chart_leaves_a_gap_where_a_run_says_nothing() -> None:
     entry = Entry("quick/1", "quick", "20261122T101500.000Z", "VALID")
     drawn = chart("throughput", "/s", [(entry, v, "") for v in (100.0, 180.0, None, 50.0, 60.0)])

@@ -186,7 +186,7 @@ FULL_PULL_SKIPS_ONE = Mutant(
 
 
 class _SkipsWhatDoesNotFit(Reads):
-    """Counts a message that did not fit into a pull by tags as one that it looked at."""
+    """Counts the message at which a pull by tags stopped as one that it looked at."""
 
     def _answer(self, read: Read, result: GetMessageResult) -> None:
         request, places = read.request, result.places
@@ -211,7 +211,7 @@ FILTERED_PULL_SKIPS_ONE = Mutant(
     broker=FilteredPullSkipsOne,
     hunt=Hunt("queue-batches", ("transfer",)),
     about="""
-    A pull by tags that has no room for a message gives a next offset after that message.
+    A pull by tags that stops before a message, for want of room, gives an offset after that one.
 
     A consumer that reads on from there never sees it.
 
