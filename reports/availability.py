@@ -269,6 +269,9 @@ def availability(operations: pa.Table, activity: ClientActivity | None) -> Avail
 
 # Recovery after each fault.
 
+WATCH_MIN_NS = 2_000_000_000
+"""Clients that stop sooner after a fault do not show that the group never recovered from it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
@@ -278,7 +281,8 @@ class Recovery:
     acknowledgement of an append that was invoked after the fault was in effect (the process is
     gone), or of one that had waited for an answer throughout the aftermath; None if there was none.
     `asked`: appends invoked between the effect and `until_ns`, plus those invoked before and still
-    unanswered then; if 0, the absence of a recovery means nothing.
+    unanswered then. It is 0 too if the clients stopped less than `WATCH_MIN_NS` after the effect and
+    nothing was acknowledged in between. If 0, the absence of a recovery means nothing.
     `gap`: the longest stretch without an acknowledged append from the effect to `until_ns`; None if
     no append was invoked.
     `until_ns`: the end of the fault's aftermath: the start of the next fault after this one was
@@ -343,6 +347,8 @@ def recovery_times(
         recovery_ns = None if back_ns is None else back_ns - window.from_ns
         asked += waited
         gap = _longest(acknowledged, window.start_ns, until_ns) if asked else None
+        if back_ns is None and last_ns is not None and last_ns - window.start_ns < WATCH_MIN_NS:
+            asked = 0
         recoveries.append(
             Recovery(window.fault, recovery_ns, gap, asked, until_ns, window.took_effect)
         )
@@ -389,9 +395,10 @@ def longest_gap(operations: pa.Table, start_ns: int, stop_ns: int) -> Gap:
 
 def summarise(recoveries: Iterable[Recovery]) -> RecoverySummary:
     """Summarize the recoveries of a run."""
+    recoveries = list(recoveries)
     asked = [recovery for recovery in recoveries if recovery.took_effect and recovery.asked]
     times = [recovery.recovery_ns for recovery in asked if recovery.recovery_ns is not None]
-    gaps = [recovery.gap.length_ns for recovery in asked if recovery.gap is not None]
+    gaps = [each.gap.length_ns for each in recoveries if each.took_effect and each.gap is not None]
     return RecoverySummary(
         median_ns=int(np.median(times)) if times else None,
         max_ns=max(times, default=None),

@@ -68,7 +68,7 @@ def test_it_works(
     operations = read_history(tmp_path / "history.edn").operations
     pq.write_table(operations, run / "history" / "operations" / "part.parquet")
     (run / "campaign.toml").write_text("")
-    (run / "results.json").write_text('{"incomplete": null}')
+    (run / "results.json").write_text('{"valid": true, "incomplete": null}')
     (tmp_path / "store" / "latest").symlink_to(run)
     monkeypatch.chdir(tmp_path)
     assert cli.run(shlex.split(command)) == code

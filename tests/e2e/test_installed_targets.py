@@ -15,10 +15,10 @@ pytestmark = pytest.mark.e2e
 
 USUAL = "--time-limit 10"
 RARE = (
-    "--faults kill --victims one --fault-duration-min 6 --fault-duration-max 7"
-    " --nemesis-interval 8 --time-limit 19"
+    "--faults kill --victims one --fault-duration-min 12 --fault-duration-max 13"
+    " --nemesis-interval 2 --time-limit 18"
 )
-"""For a group that takes some seconds to elect: with a fault every two, little is acknowledged."""
+"""For one that takes some seconds to elect (nats: 4 to 9): it is to serve while one is down."""
 LONG = (
     "--faults pause --victims leader --fault-duration-min 14 --fault-duration-max 15"
     " --time-limit 18"

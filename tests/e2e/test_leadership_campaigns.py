@@ -30,7 +30,7 @@ def faults_done(run: Path) -> list[dict[str, Any]]:
 def test_leadership_moves_and_writes_go_on(tmp_path: Path, world: str) -> None:
     store = tmp_path / "store"
     done = shaketable(
-        "run", "--world", world, "--store", store, *SHAKEN, "--steady", "8", "--time-limit", "28"
+        "run", "--world", world, "--store", store, *SHAKEN, "--steady", "8", "--time-limit", "27"
     )
     assert done.returncode == 0, done.stdout + done.stderr
     run = (store / "latest").resolve()

@@ -80,7 +80,7 @@ def test_what_is_no_kill_of_the_leader_with_a_majority_left(window, aimed) -> No
 
 def test_a_kill_after_which_nobody_asked_is_left_out_and_one_without_an_answer_is_not() -> None:
     windows = [kill(0, 100, 110), kill(1, 1000, 1010), kill(2, 2000, 2010)]
-    table = history((120, 300), (1500, 1600), (2100, None), (2200, None))
+    table = history((120, 300), (1500, 1600), (2100, None), (4200, None))
     plans = dict.fromkeys(range(3), plan("n0"))
     found = measure_failover(table, windows, plans, NODES)
     assert found == Failover(3, 1, 400 * MS, 600 * MS, 600 * MS)

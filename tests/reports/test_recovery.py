@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.history.schema import OPERATIONS
 from shaketable.reports.availability import (
+    WATCH_MIN_NS,
     Gap,
     Recovery,
     longest_gap,
@@ -68,7 +69,9 @@ def test_recovery_is_the_first_acknowledgement_of_what_was_called_after_the_effe
 def test_the_aftermath_ends_at_the_next_fault_or_with_the_last_question(
     rows: list[tuple[str, int, int, str]], drawn: list[tuple[int, int]]
 ) -> None:
-    windows = windows_of(drawn)
+    tick = WATCH_MIN_NS // 10
+    rows = [(f, call * tick, took * tick, outcome) for f, call, took, outcome in rows]
+    windows = windows_of([(start * tick, length * tick) for start, length in drawn])
     calls = [call for f, call, _, _ in rows if f == "append"]
     for recovery, w in zip(recovery_times(table(rows), windows), windows, strict=True):
         ends = [
@@ -77,7 +80,9 @@ def test_the_aftermath_ends_at_the_next_fault_or_with_the_last_question(
         ends.append(max(calls, default=0))
         assert recovery.until_ns == max(min(ends), w.start_ns)
         asked = [call for call in calls if w.start_ns <= call <= recovery.until_ns]
-        assert recovery.asked == len(asked)
+        is_watched = max(calls, default=WATCH_MIN_NS) - w.start_ns >= WATCH_MIN_NS
+        is_judged = recovery.recovery_ns is not None or is_watched
+        assert recovery.asked == (len(asked) if is_judged else 0)
         assert (recovery.gap is None) == (not asked)
 
 
@@ -103,9 +108,19 @@ def test_an_append_that_was_on_its_way_does_not_count_as_recovery() -> None:
 
 
 def test_a_group_that_never_serves_again_did_not_recover() -> None:
-    rows = [("append", 1, 1, "ok"), ("append", 12, 5, "fail"), ("append", 90, 1, "info")]
+    last = 10 + WATCH_MIN_NS
+    rows = [("append", 1, 1, "ok"), ("append", 12, 5, "fail"), ("append", last, 1, "info")]
     [recovery] = recovery_times(table(rows), [window(0, 10, 20)])
-    assert recovery == Recovery(0, recovery_ns=None, gap=Gap(10, 90), asked=2, until_ns=90)
+    assert recovery == Recovery(0, recovery_ns=None, gap=Gap(10, last), asked=2, until_ns=last)
+    assert summarise([recovery]).never == 1
+
+
+def test_clients_that_stop_soon_after_a_fault_do_not_show_that_the_group_never_recovered() -> None:
+    last = 9 + WATCH_MIN_NS
+    rows = [("append", 1, 1, "ok"), ("append", 12, 5, "fail"), ("append", last, 1, "info")]
+    [recovery] = recovery_times(table(rows), [window(0, 10, 20)])
+    assert recovery == Recovery(0, recovery_ns=None, gap=Gap(10, last), asked=0, until_ns=last)
+    assert summarise([recovery]).never == 0
 
 
 def test_a_fault_that_did_not_bite_is_no_part_of_the_summary() -> None:
