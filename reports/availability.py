@@ -281,8 +281,8 @@ class Recovery:
     acknowledgement of an append that was invoked after the fault was in effect (the process is
     gone), or of one that had waited for an answer throughout the aftermath; None if there was none.
     `asked`: appends invoked between the effect and `until_ns`, plus those invoked before and still
-    unanswered then. It is 0 too if the clients stopped less than `WATCH_MIN_NS` after the effect and
-    nothing was acknowledged in between. If 0, the absence of a recovery means nothing.
+    unanswered then. It is 0 too if nothing was acknowledged and the clients stopped less than
+    `WATCH_MIN_NS` after the effect. If 0, the absence of a recovery means nothing.
     `gap`: the longest stretch without an acknowledged append from the effect to `until_ns`; None if
     no append was invoked.
     `until_ns`: the end of the fault's aftermath: the start of the next fault after this one was

@@ -224,16 +224,17 @@ PLUGINS = (
         (
             Part("log", LogWorkload(), 6),
             Part("register", RegisterWorkload(), 2),
-            Part("queue", EverythingClients(), 6),
-            Part("push", QueuePush(), 4),
+            # With 24 clients: five consumers, two of them ordered, so that they contend for locks.
+            Part("queue", EverythingClients(), 10),
+            Part("push", QueuePush(), 6),
         ),
     ),
     # For brokers whose logs cannot serve as registers.
     CombinedQueues(
         "combined-queues",
         (
-            Part("queue", EverythingClients(), 6),
-            Part("push", QueuePush(), 4),
+            Part("queue", EverythingClients(), 10),
+            Part("push", QueuePush(), 6),
         ),
     ),
 )

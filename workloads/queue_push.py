@@ -119,9 +119,15 @@ class QueuePush:
                 yield Operation("unsubscribe" if leaves else "handle", self.topic, aim=rng.random())
 
     def final_operations(self, client: int, clients: int) -> Iterator[Operation]:
-        """Continue until the group has committed every queue to its end."""
+        """Continue until the group has committed every queue to its end.
+
+        Every second consumer vanishes first, as a killed process does, and comes back as another:
+        a healthy group gives its queues to those that are left, and loses nothing. While leaders
+        change this cannot be seen: each begins with a table of consumers of its own.
+        """
         if _consumes(client, clients):
-            yield Operation("drain", self.topic)
+            vanishes = not self.is_ordered and clients > 2 and client % 4 == 1
+            yield Operation("drain", self.topic, expected=int(vanishes))
 
     def opened(self, client: GroupClient) -> TargetClient:
         """Wrap the client with a consumer's state."""
@@ -144,7 +150,9 @@ class QueuePush:
             return operation
         if operation.f == "unsubscribe":
             operation = self._leaving(operation)
-        return client.next_of_drain() if operation.f == "drain" else client.next_step(operation)
+        if operation.f == "drain":
+            return client.next_of_drain(vanishes=bool(operation.expected))
+        return client.next_step(operation)
 
     async def invoke(
         self, operation: Operation, offset: int | None, client: TargetClient
@@ -251,11 +259,16 @@ class _Consumer:
         aim = 1.0 if operation.aim is None else operation.aim
         return self._handle(aim)
 
-    def next_of_drain(self) -> Operation | None:
-        """Handle deliveries until the group has committed all; None then, or after the timeout."""
+    def next_of_drain(self, *, vanishes: bool = False) -> Operation | None:
+        """Handle deliveries until the group has committed all; None then, or after the timeout.
+
+        A running consumer vanishes first if it is to.
+        """
         now_s = trio.current_time()
         if self._drain_until_s is None:
             self._drain_until_s = now_s + DRAIN_TIMEOUT_S
+            if vanishes and self._runs:
+                return Operation("unsubscribe", self._topic, expected=0)
         look = None if self._retries is None else self._retries.next_look()
         self._is_done |= now_s > self._drain_until_s or not (self._keys or look)
         if self._is_done:

@@ -20,7 +20,6 @@ from shaketable.checkers.anomalies.observations import (
     NEVER,
     NOWHERE,
     Answers,
-    Bools,
     Ints,
     Log,
     blanks_from,
@@ -29,9 +28,8 @@ from shaketable.checkers.anomalies.observations import (
     running_greatest,
 )
 from shaketable.checkers.findings import Findings, gather
-from shaketable.checkers.queues.quiet_times import quiet_since
+from shaketable.checkers.queues.quiet_times import quiet_since, under_clock_faults
 from shaketable.harness.contracts.plugins import CheckContext
-from shaketable.harness.contracts.promises import FAULTS_OF_CLOCKS
 from shaketable.harness.contracts.verdict import Finding, Verdict
 
 NAME: Final = "delayed-messages"
@@ -40,8 +38,6 @@ EARLY_MAX_NS: Final = 100_000_000
 """A delivery may be so early: a broker's clock counts whole milliseconds, and is corrected."""
 OVERDUE_MAX_NS: Final = 10_000_000_000
 """A healthy group delivers this soon after the time, however much is due at once."""
-CLOCKS: Final = "clock"
-"""The family of faults under which a broker's clock is not the real one."""
 
 
 class DelayedMessages:
@@ -139,16 +135,6 @@ def _early(log: Log, delays: _Delays, findings: Findings, context: CheckContext)
 
     findings.add(EARLY, early[~is_spared].tolist(), describe)
     return {"early_under_clock_faults": int(is_spared.sum())}
-
-
-def under_clock_faults(context: CheckContext, start: Ints, end: Ints) -> Bools:
-    """Return whether a clock fault was in force at some time from `start` to `end`."""
-    is_under = np.zeros(len(start), dtype=np.bool_)
-    for window in context.windows:
-        family = context.families.get(window.name, "")
-        if window.name in FAULTS_OF_CLOCKS or family == CLOCKS:
-            is_under |= (window.from_ns <= end) & (window.stop_ns >= start)
-    return is_under
 
 
 def _missing(

@@ -1,14 +1,17 @@
-"""A poll that waits at a queue's end is answered soon after a message arrives.
+"""A poll that waits at a queue's end is answered soon after a message arrives, and not before it.
 
 A waiting poll has in `expected` for how many milliseconds it waits at most, and in `offset` its
-place. Promptness is a promise of a healthy group: nothing is judged while a fault was in force, or
-shortly after; nor if no other operation was answered meanwhile, since then it was the machine.
+place. Promptness is a promise of a healthy group: lateness is not judged while a fault was in
+force, or shortly after; nor if no other operation was answered meanwhile, since then it was the
+machine. To wait as long as it was asked a leader needs nothing but its clock. If it does not,
+consumers ask again at once.
 
 Source: RocketMQ's PullRequestHoldService: long polling with a notice of arriving messages.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Final
 
@@ -29,12 +32,15 @@ from shaketable.checkers.anomalies.observations import (
     whole_numbers,
 )
 from shaketable.checkers.findings import Findings, gather
-from shaketable.checkers.queues.quiet_times import answered_between, quiet_since
+from shaketable.checkers.queues.quiet_times import answered_between, is_one_term, quiet_since
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Verdict
 
 NAME: Final = "held-polls"
 LATE: Final = "late-delivery"
+EARLY: Final = "early-answer"
+EARLY_NS: Final = 100_000_000
+"""So much less than the time it asked for an unanswered poll may have waited: clocks differ."""
 BOUND_NS: Final = 2_000_000_000
 """A waiting poll must be answered so soon after a message is there."""
 OTHERS_NS: Final = 500_000_000
@@ -44,7 +50,8 @@ OTHERS_NS: Final = 500_000_000
 class HeldPolls:
     """A poll that waits for a message is answered within two seconds of there being one.
 
-    Judges each queue by itself. A message is there when its send was acknowledged. The time is
+    Without one it is answered when the time that it waits is over, and not before. Judges each
+    queue by itself. A message is there when its send was acknowledged. The time is
     counted from then, or from the poll's call if that is later, to its answer. No fault may have
     been in force, nor some seconds before, and other operations must have been answered meanwhile.
     """
@@ -84,7 +91,8 @@ class HeldPolls:
             return finding(LATE, log, place, ids, message, more)
 
         findings.add(LATE, np.flatnonzero(is_late).tolist(), describe)
-        counts = {"queues": 1, "held": len(held), "judged": int(is_judged.sum())}
+        waits = _add_early(findings, log, polls, held, context)
+        counts = {"queues": 1, "held": len(held), "judged": int(is_judged.sum()) + waits}
         return findings.table(counts)
 
     def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
@@ -92,16 +100,53 @@ class HeldPolls:
         gathered = gather(findings)
         counts = gathered.sums()
         judged, held = counts.get("judged", 0), counts.get("held", 0)
-        clean = f"all {judged} polls that waited beside no fault were answered in time"
+        clean = f"all {judged} polls that waited and can be judged were answered in time"
         nothing = (
-            f"none of the {held} polls that waited can be judged: no message came for it, or a"
-            " fault, an election or a stall of the machine was near; allow more time without faults"
-            " (--steady, --nemesis-interval)"
+            f"none of the {held} polls that waited can be judged: a fault, an election or a stall"
+            " of the machine was near; allow more time without faults (--steady,"
+            " --nemesis-interval)"
         )
         return conclude(NAME, gathered, context, clean=clean, what=("judged",), nothing=nothing)
 
 
 PLUGIN = HeldPolls()
+
+
+def _add_early(
+    findings: Findings, log: Log, polls: Answers, held: Ints, context: CheckContext
+) -> int:
+    """Add the polls that got nothing before their time was over; return how many were judged.
+
+    The poll's place must have been the queue's end: the message before it had been acknowledged
+    before, and none at or after it until the answer.
+    """
+    sends = log.sends
+    texts = polls.table["extra"].take(pa.array(held)).to_pylist()
+    got_nothing = np.array([json.loads(text or "{}").get("output") == [] for text in texts], bool)
+    rows = held[got_nothing]
+    place = whole_numbers(polls.table["offset"])[rows]
+    first = _first_acknowledged(log, place)
+    is_end = (first < 0) | (sends.end[first] > polls.end[rows])
+    before = _first_acknowledged(log, place - 1)
+    is_end &= (place == 0) | ((before >= 0) & (sends.end[before] < polls.call[rows]))
+    times = list(zip(polls.call[rows].tolist(), polls.end[rows].tolist(), strict=True))
+    waited = polls.end[rows] - polls.call[rows]
+    asked = whole_numbers(polls.table["expected"])[rows] * 1_000_000
+    early = np.flatnonzero(is_end & (waited < asked - EARLY_NS)).tolist()
+    early = [n for n in early if is_one_term(context, *times[n])]
+
+    def describe(n: int) -> Finding:
+        poll = int(rows[n])
+        message = (
+            f"the poll by process {polls.process[poll]} (op {polls.op[poll]}) was answered with"
+            f" nothing after {waited[n] / 1e9:.1f} s: it had asked to wait {asked[n] / 1e9:.1f} s"
+            " for a message"
+        )
+        more = details(context, int(polls.call[poll]))
+        return finding(EARLY, log, int(place[n]), (int(polls.op[poll]),), message, more)
+
+    findings.add(EARLY, early, describe)
+    return int(is_end.sum())
 
 
 def _first_acknowledged(log: Log, offsets: Ints) -> Ints:

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from shaketable.checkers.anomalies.log_rules import conclude, details
 from shaketable.checkers.anomalies.observations import NEVER
 from shaketable.checkers.findings import Findings, gather
-from shaketable.checkers.queues.quiet_times import RECOVERY_NS, disturbances, quiet_since
+from shaketable.checkers.queues.quiet_times import is_one_term, quiet_since
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Verdict
 
@@ -328,8 +328,8 @@ class QueueLocks:
 
     Judges each queue by itself. Overlaps are counted, and break no promise, if the locks may come
     from two terms: if two nodes granted them, if another node answered any operation between them,
-    if a later term was first seen between them or soon after, if a fault was in force between them
-    or had just been undone.
+    or if a later term was first seen between them or soon after. Where terms are not known, no
+    fault may have been in force between them, or have just been undone.
     """
 
     name = QUEUE_LOCKS
@@ -443,10 +443,7 @@ def _may_be_of_two_terms(
     start_ns, stop_ns = first.call_ns, second.start_ns
     if any(start_ns <= at <= stop_ns and node != first.node for at, node in served):
         return True
-    return any(
-        from_ns <= stop_ns and to_ns + RECOVERY_NS >= start_ns
-        for from_ns, to_ns in disturbances(context)
-    )
+    return not is_one_term(context, start_ns, stop_ns)
 
 
 PLUGINS = (QueueOwners(), QueueLocks())

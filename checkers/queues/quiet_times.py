@@ -24,12 +24,17 @@ from shaketable.checkers.anomalies.observations import (
     whole_numbers,
 )
 from shaketable.harness.contracts.plugins import CheckContext
+from shaketable.harness.contracts.promises import FAULTS_OF_CLOCKS
 
 RECOVERY_NS: Final = 5_000_000_000
 """For so long after a fault was undone the group may still be slow."""
 ELECTION_NS: Final = 1_500_000_000
 """An election may have started so long before its term was first seen: nodes are polled ten times a
 second, and a busy one answers late."""
+TERM_SEEN_NS: Final = 5_000_000_000
+"""On a machine that is overloaded a term may have begun so long before it was first seen."""
+CLOCKS: Final = "clock"
+"""The family of faults under which a broker's clock is not the real one."""
 LOCAL: Final = tuple(sorted((*STARTS, *UNANSWERED, "unsubscribe")))
 """Operations that may be ok though no broker answered: they are no evidence about the group."""
 
@@ -50,6 +55,39 @@ def disturbances(context: CheckContext) -> Iterator[tuple[int, int]]:
     yield from ((window.from_ns, window.stop_ns) for window in context.windows)
     yield from ((seen_ns - ELECTION_NS, seen_ns) for seen_ns in context.elections_ns)
     yield from context.stalls
+
+
+def is_one_term(context: CheckContext, start_ns: int, stop_ns: int) -> bool:
+    """Return whether one leader was in office throughout, with a right clock.
+
+    What a leader promises by itself (a lock, a wait) holds under the other faults too. Where terms
+    are not known, only a time without any disturbance counts.
+    """
+    if not context.elections_ns:
+        return all(
+            from_ns > stop_ns or to_ns + RECOVERY_NS < start_ns
+            for from_ns, to_ns in disturbances(context)
+        )
+    terms = ((seen_ns - TERM_SEEN_NS, seen_ns) for seen_ns in context.elections_ns)
+    return all(
+        from_ns > stop_ns or to_ns < start_ns
+        for from_ns, to_ns in (*_clock_faults(context), *terms, *context.stalls)
+    )
+
+
+def under_clock_faults(context: CheckContext, start: Ints, end: Ints) -> Bools:
+    """Return whether a clock fault was in force at some time from `start` to `end`."""
+    is_under = np.zeros(len(start), dtype=np.bool_)
+    for from_ns, stop_ns in _clock_faults(context):
+        is_under |= (from_ns <= end) & (stop_ns >= start)
+    return is_under
+
+
+def _clock_faults(context: CheckContext) -> Iterator[tuple[int, int]]:
+    for window in context.windows:
+        family = context.families.get(window.name, "")
+        if window.name in FAULTS_OF_CLOCKS or family == CLOCKS:
+            yield window.from_ns, window.stop_ns
 
 
 def answered_between(operations: pa.Table, start: Ints, stop: Ints) -> Bools:

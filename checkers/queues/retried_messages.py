@@ -35,10 +35,9 @@ from shaketable.checkers.queues.delayed_messages import (
     EARLY_MAX_NS,
     LATE,
     LOST,
-    under_clock_faults,
 )
 from shaketable.checkers.queues.push_delivery import BOUND_NS
-from shaketable.checkers.queues.quiet_times import quiet_since
+from shaketable.checkers.queues.quiet_times import quiet_since, under_clock_faults
 from shaketable.harness.contracts.clients import DEAD, RETRY
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Verdict

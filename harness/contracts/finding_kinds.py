@@ -420,6 +420,17 @@ FINDING_KINDS: Final[Mapping[str, FindingKind]] = {
             excluded_by=(NOTHING,),
         ),
         FindingKind(
+            "early-answer",
+            "waiting poll was answered with nothing before its time was over",
+            "waiting polls were answered with nothing before their time was over",
+            promise=(
+                "While nothing is wrong with the group, a poll at a queue's end is answered when a"
+                " message comes, or when the time that it waits is over."
+            ),
+            answer_would="a message, or nothing once its time was over",
+            excluded_by=(NOTHING,),
+        ),
+        FindingKind(
             "wrong-attempt",
             "message came again, or was given up, though no handler had failed at it before",
             "messages came again, or were given up, though no handler had failed at them before",

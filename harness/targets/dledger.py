@@ -85,6 +85,7 @@ GROUP_PROMISES = frozenset(
         "offset-lost",
         "never-committed",
         "early-delivery",
+        "early-answer",
         "duplicate-delivery",
         "late-delivery",
         "wrong-attempt",

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from bokeh.models import ColumnDataSource, CustomJSTickFormatter, HoverTool, Range1d
+from bokeh.models.glyphs import Scatter
 
 from shaketable.harness.history.schema import APPENDING
 from shaketable.reports.plotting.frame import (
@@ -150,10 +151,11 @@ def _dots(plot: Figure, operations: pa.Table, outcome: str) -> tuple[Any, int]:
             "key": rows["key"].to_pylist(),
         }
     )
-    dots = plot.scatter(
-        x="x", y="y", source=source, size=3, line_color=None, fill_alpha=0.35,
+    dot = Scatter(
+        x="x", y="y", size=3, line_color=None, fill_alpha=0.35,
         fill_color=OUTCOME_COLOURS[outcome], marker="circle" if outcome == "ok" else "triangle",
     )  # fmt: skip
+    dots = plot.add_glyph(source, dot)
     tips = [
         ("", f"@f @key, {outcome}"), ("operation", "@op"), ("client", "@process"),
         ("took", "@y{0.00} ms"),

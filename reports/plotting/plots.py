@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from bokeh import __version__
 from bokeh.core.json_encoder import serialize_json
-from bokeh.embed import json_item
+from bokeh.document import Document
 from bokeh.models import ColumnDataSource, CustomJS, FactorRange, HoverTool, OpenURL, TapTool
+from bokeh.models.glyphs import Line, Text
 from bokeh.resources import Resources
 
 from shaketable.harness.contracts.plugins import NO_ROLE
@@ -215,10 +217,11 @@ def _bars(plot: Figure, bars: list[dict[str, Any]]) -> Any:
             "ink": [bar["ink"] for bar in bars if bar["label"]],
         }
     )
-    plot.text(
-        x="x", y="row", text="label", source=labelled, text_align="center",
-        text_baseline="middle", text_font_size="11px", text_color="ink",
+    label = Text(
+        x="x", y="row", text="label", text_align="center", text_baseline="middle",
+        text_font_size="11px", text_color="ink",
     )  # fmt: skip
+    plot.add_glyph(labelled, label)
     tooltips = [("", "@text"), ("from", "@start{0.000} s"), ("for", "@length")]
     if any(bar["proof"] for bar in bars):
         tooltips.append(("evidence", "@proof"))
@@ -337,8 +340,20 @@ def draw(view: RunView) -> Plots | None:
 
 
 def _plot(one: DrawnPlot) -> Plot:
-    item = inside_script(serialize_json(json_item(one.plot)))
-    return Plot(one.name, one.title, one.caption, one.plot.height, item)
+    """Return a plot with what `bokeh.embed.json_item` would return.
+
+    That takes twice as long: it looks for models of other documents, and validates these.
+    """
+    document = Document()
+    document.add_root(one.plot)
+    item = {
+        "target_id": None,
+        "root_id": one.plot.id,
+        "doc": document.to_json(deferred=False),
+        "version": __version__,
+    }
+    embedded = inside_script(serialize_json(item))
+    return Plot(one.name, one.title, one.caption, one.plot.height, embedded)
 
 
 def _figures(context: PlotContext) -> list[DrawnPlot]:
@@ -422,10 +437,11 @@ def _node_lines(
                 "name": [name] * len(one.times_s),
             }
         )
-        line = plot.line(
-            x="x", y="y", source=source, line_color=colour, line_dash=dash,
+        glyph = Line(
+            x="x", y="y", line_color=colour, line_dash=dash,
             line_width=0.9 if thin else 1.8, line_alpha=0.8 if thin else 1.0,
         )  # fmt: skip
+        line = plot.add_glyph(source, glyph)
         tips = [("", "@name"), ("at", "@x{0.0} s"), ("", f"@y{{0,0.[0]}}{unit}")]
         plot.add_tools(HoverTool(renderers=[line], tooltips=tips))
         items.append((name, [line]))

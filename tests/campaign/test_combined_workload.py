@@ -42,12 +42,19 @@ def test_each_client_has_one_topic_and_as_many_turns_as_others(workload, clients
 
 def test_every_part_has_clients_where_there_are_enough():
     (workload, _) = COMBINED
-    work = generator_of(configured(workload, 18), "s", 18)
-    played = play(work, 18, answered, operations_max=200)
+    work = generator_of(configured(workload, 24), "s", 24)
+    played = play(work, 24, answered, operations_max=200)
     clients = {(one.client, topic_of(one.operation.key)) for one in played}
     assert Counter(topic for _, topic in clients) == {
-        "log": 6, "register": 2, "queue": 6, "push": 4,
+        "log": 6, "register": 2, "queue": 10, "push": 6,
     }  # fmt: skip
+
+
+def test_consumers_of_the_default_campaign_contend_for_locks():
+    """With a single ordered consumer, as it once was, no run could see a bug of the locks."""
+    queue = dict(configured(COMBINED[0], 24)._by_topic)["queue"]
+    in_order = [client for client in range(1, 10, 2) if queue.shape.is_ordered_by(client)]
+    assert len(in_order) >= 2
 
 
 def test_workers_draw_the_same_whoever_shares_the_clients_out():

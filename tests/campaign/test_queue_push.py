@@ -22,7 +22,7 @@ from shaketable.workloads.queue_push import (
 
 STEP = Operation("handle", TOPIC, aim=0.5)
 LEAVE, LEAVE_AT_ONCE = (Operation("unsubscribe", TOPIC, aim=aim) for aim in (0.1, 0.9))
-DRAIN = Operation("drain", TOPIC)
+DRAIN = Operation("drain", TOPIC, expected=0)
 FIRST, SECOND = f"{TOPIC}/0", f"{TOPIC}/1"
 
 
@@ -93,6 +93,23 @@ def test_a_consumer_runs_handles_what_waits_and_ends():
     assert told(story).log == [
         f"use {TOPIC} 2", "start False", "stop True", "start False", "stop False",
     ]  # fmt: skip
+
+
+def test_every_second_consumer_vanishes_once_before_it_drains():
+    """As it comes back under another name, its share is consumed only if the group noticed."""
+    finals = [next(iter(QueuePush(2).final_operations(client, 6))) for client in (1, 3, 5)]
+    assert [final.expected for final in finals] == [1, 0, 1]
+    assert [final.expected for final in QueuePush(2).final_operations(1, 2)] == [0], "it is alone"
+    ordered = [next(iter(QueuePushOrdered(2).final_operations(client, 6))) for client in (1, 3, 5)]
+    assert not any(final.expected for final in ordered), "its locks would block a minute"
+
+    async def story(table, step):
+        await step(STEP)
+        assert (await step(finals[0]))[0] == Operation("unsubscribe", TOPIC, expected=0)
+        assert (await step(finals[0]))[0].f == "subscribe"
+        assert (await step(finals[0]))[0].f == "fetch", "once"
+
+    assert told(story).log[1:] == ["start False", "stop False", "start False"]
 
 
 class Failing(Table):
@@ -268,7 +285,7 @@ def test_operations_are_drawn_as_the_seed_says():
     alone = {operation.f for operation in islice(QueuePush().operations("s", 0, 1), 400)}
     assert alone == {"send", "handle", "unsubscribe"}
     assert list(QueuePush().final_operations(0, 4)) == []
-    assert list(QueuePush().final_operations(1, 4)) == [DRAIN]
+    assert [final.f for final in QueuePush().final_operations(1, 4)] == ["drain"]
 
 
 def test_clients_that_are_handed_nothing_are_refused():

@@ -33,7 +33,8 @@ workload = "log"
 faults = ["partition"]
 concurrency = "4n"
 steady = 1.0
-time_limit = 15.0
+time_limit = 9.0
+rate = 200.0
 engine = "local"
 """
 PLANTED = 'mutant = "ack-before-quorum"\n'

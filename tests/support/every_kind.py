@@ -73,6 +73,7 @@ PROMISED_APART: Final[dict[tuple[str, ...], frozenset[str]]] = {
     GROUPS: frozenset(
         {
             "early-delivery",
+            "early-answer",
             "late-delivery",
             "wrong-attempt",
             "two-owners",
