@@ -183,7 +183,9 @@ class Consumer:
         """Lock a queue, consume it from the group's offset, commit, unlock."""
         if self._locked is None or trio.current_time() > self._locked_until_s:
             self._forget_lock()
-            return Operation("lock", self._keys[int(aim * len(self._keys))])
+            # Every second lock is that of the first queue, so that even two consumers contend.
+            place = int(aim * 2 * len(self._keys)) - len(self._keys)
+            return Operation("lock", self._keys[max(place, 0)])
         key = self._locked
         if key not in self._position:
             return self._start(key)

@@ -117,18 +117,16 @@ def _add_early(
 ) -> int:
     """Add the polls that got nothing before their time was over; return how many were judged.
 
-    The poll's place must have been the queue's end: the message before it had been acknowledged
-    before, and none at or after it until the answer.
+    The poll's place must have been the queue's end: the message before it had been acknowledged or
+    delivered before, and none at or after it was acknowledged until the answer.
     """
-    sends = log.sends
     texts = polls.table["extra"].take(pa.array(held)).to_pylist()
     got_nothing = np.array([json.loads(text or "{}").get("output") == [] for text in texts], bool)
     rows = held[got_nothing]
     place = whole_numbers(polls.table["offset"])[rows]
     first = _first_acknowledged(log, place)
-    is_end = (first < 0) | (sends.end[first] > polls.end[rows])
-    before = _first_acknowledged(log, place - 1)
-    is_end &= (place == 0) | ((before >= 0) & (sends.end[before] < polls.call[rows]))
+    is_end = np.append(log.sends.end, NEVER)[first] > polls.end[rows]  # NEVER: there is no such send
+    is_end &= place <= _known_ends(log, polls.call[rows])
     times = list(zip(polls.call[rows].tolist(), polls.end[rows].tolist(), strict=True))
     waited = polls.end[rows] - polls.call[rows]
     asked = whole_numbers(polls.table["expected"])[rows] * 1_000_000
@@ -161,6 +159,18 @@ def _first_acknowledged(log: Log, offsets: Ints) -> Ints:
     best = rows[len(rows) - 1 - running_greatest(ends)[::-1]]
     at = np.searchsorted(sends.offset[rows], offsets, side="left")
     return np.where(at < len(rows), best[np.minimum(at, len(rows) - 1)], -1)
+
+
+def _known_ends(log: Log, times: Ints) -> Ints:
+    """Return the queue's end as the messages acknowledged or delivered before each time show it."""
+    sends, reads = log.sends, log.reads
+    is_known = sends.is_ok & (sends.offset >= 0)
+    ends = np.concatenate((sends.end[is_known], reads.end))
+    offsets = np.concatenate((sends.offset[is_known], reads.offset))
+    order = np.argsort(ends, kind="stable")
+    reached = np.concatenate(([0], running_greatest(offsets[order]) + 1))
+    found: Ints = reached[np.searchsorted(ends[order], times, side="left")]
+    return found
 
 
 def _others_were_served(
