@@ -125,7 +125,8 @@ def _add_early(
     rows = held[got_nothing]
     place = whole_numbers(polls.table["offset"])[rows]
     first = _first_acknowledged(log, place)
-    is_end = np.append(log.sends.end, NEVER)[first] > polls.end[rows]  # NEVER: there is no such send
+    arrived = np.append(log.sends.end, NEVER)[first]  # NEVER where there is no such send
+    is_end = arrived > polls.end[rows]
     is_end &= place <= _known_ends(log, polls.call[rows])
     times = list(zip(polls.call[rows].tolist(), polls.end[rows].tolist(), strict=True))
     waited = polls.end[rows] - polls.call[rows]
