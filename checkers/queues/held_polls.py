@@ -121,8 +121,8 @@ def _add_early(
     delivered before, and none at or after it was acknowledged until the answer.
     """
     texts = polls.table["extra"].take(pa.array(held)).to_pylist()
-    got_nothing = np.array([json.loads(text or "{}").get("output") == [] for text in texts], bool)
-    rows = held[got_nothing]
+    got = np.array([bool(json.loads(text or "{}").get("output")) for text in texts], bool)
+    rows = held[~got & ~polls.has_output[held]]
     place = whole_numbers(polls.table["offset"])[rows]
     first = _first_acknowledged(log, place)
     arrived = np.append(log.sends.end, NEVER)[first]  # NEVER where there is no such send

@@ -319,6 +319,7 @@ class DLedgerTarget:
         "disk-slow",
         "kill",
         "members",
+        "name-servers",
         "partition",
         "pause",
         "power",
