@@ -167,9 +167,9 @@ def _known_ends(log: Log, times: Ints) -> Ints:
     sends, reads = log.sends, log.reads
     is_known = sends.is_ok & (sends.offset >= 0)
     ends = np.concatenate((sends.end[is_known], reads.end))
-    offsets = np.concatenate((sends.offset[is_known], reads.offset))
     order = np.argsort(ends, kind="stable")
-    reached = np.concatenate(([0], running_greatest(offsets[order]) + 1))
+    offsets = np.concatenate((sends.offset[is_known], reads.offset))[order]
+    reached = np.concatenate(([0], offsets[running_greatest(offsets)] + 1))
     found: Ints = reached[np.searchsorted(ends[order], times, side="left")]
     return found
 
