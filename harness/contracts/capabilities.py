@@ -42,6 +42,8 @@ class Capability(StrEnum):
     NAME_SERVERS = "name-servers"
     # name server processes (`FaultsNameServers`)
     NAME_SERVER_PROCESSES = "name-server-processes"
+    # connections of clients (`LinksClients`)
+    CLIENT_LINKS = "client-links"
     # clocks (`SkewsClocks`)
     CLOCK = "clock"
     # disks (`InjectsDiskFaults`)
@@ -70,6 +72,9 @@ STEERED: Final = frozenset({Capability.CLOCK}) | OF_DISKS
 
 Those of disks can also be had from a disk of the harness (`contracts.abilities.HasVolatileDisk`).
 """
+
+OUTER_LINKS: Final = frozenset({Capability.NAME_SERVERS, Capability.CLIENT_LINKS})
+"""Capabilities for links that do not join two nodes."""
 
 TAKE_LOGS: Final = frozenset({Capability.WIPE, Capability.DAMAGE, Capability.ROLLBACK})
 """Capabilities that remove stored entries: the entries are counted first."""
@@ -260,6 +265,24 @@ class FaultsNameServers(Protocol):
 
     async def cut(self, links: Sequence[Link]) -> str:
         """Cut links; see `contracts.plugins.World.cut`."""
+        ...
+
+
+@runtime_checkable
+class LinksClients(Protocol):
+    """A world that can break the connections between clients and nodes."""
+
+    @property
+    def client_hosts(self) -> Sequence[str]:
+        """The clients' hosts, as ends of links that can be cut and shaped; none if they cannot."""
+        ...
+
+    async def break_connections(self, nodes: Sequence[str]) -> None:
+        """Break all connections of clients to these nodes, idle or not."""
+        ...
+
+    def broken_connections(self) -> int:
+        """Return how many connections were broken so far, as far as is known."""
         ...
 
 

@@ -22,9 +22,13 @@ FAULTS_OF_LINKS: Final = frozenset(
         "reorder",
         "corrupt",
         "name-server-links",
+        "client-links",
     }
 )
-"""Faults of links between nodes, or to name servers: who promises "partition" promises them all."""
+"""Faults of links between nodes, to name servers or to clients.
+
+Who promises "partition" promises them all.
+"""
 FAULTS_OF_PROCESSES: Final = frozenset(
     {"rolling-restart", "crash-loop", "members", "name-servers", "cpu", "memory", "descriptors"}
 )

@@ -415,6 +415,10 @@ class SimulatedGroup(Protocol):
         """Return how many bytes and how many connections these links hold back now."""
         ...
 
+    def break_connections(self, node: str) -> int:
+        """Reset all connections between clients and a node; return how many there were."""
+        ...
+
     def problems(self) -> tuple[str, ...]:
         """Return one line for each name server that exited by itself."""
         ...

@@ -1,4 +1,12 @@
-"""Faults of name servers: of their processes, and of the links to them."""
+"""Kill, pause or cut off name servers for a while.
+
+Name servers do not know each other and store nothing: one live server is enough; a restarted one
+knows no route until brokers register again; and meanwhile clients use the routes they have. No node
+is struck, and no leader steps down.
+
+Source: RocketMQ's NamesrvController (no state on disk), MQClientInstance (routes are kept while no
+name server answers), BrokerController's registerBrokerAll every registerNameServerPeriod.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +15,9 @@ from random import Random
 from typing import Final
 
 from shaketable.harness.contracts import capabilities
-from shaketable.harness.contracts.capabilities import (
-    Capability,
-    FaultsNameServers,
-    Link,
-    LinkShape,
-    LinksNameServers,
-    ShapesLinks,
-)
+from shaketable.harness.contracts.capabilities import Capability, FaultsNameServers
 from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
-from shaketable.harness.faults.victims import NodeFault, apply_to_each, in_effect
-
-# ---- kill, pause or cut off name servers for a while -------------------------------------------
-#
-# Name servers do not know each other and store nothing: one live server is enough; a restarted one
-# knows no route until brokers register again; and meanwhile clients use the routes they have. No
-# node is struck, and no leader steps down.
-#
-# Source: RocketMQ's NamesrvController (no state on disk), MQClientInstance (routes are kept while
-# no name server answers), BrokerController's registerBrokerAll every registerNameServerPeriod.
+from shaketable.harness.faults.victims import apply_to_each, in_effect
 
 KILL: Final = "kill"
 PAUSE: Final = "pause"
@@ -118,117 +110,4 @@ class NameServers:
 PROCESSES = NameServers()
 
 
-# ---- degrade the links between nodes and name servers for a while -----------------------------
-#
-# A broker's registration arrives late, or only after another leader was elected; or its connection
-# ends, and the name server notices long after the broker has come back. Clients always reach the
-# name servers.
-#
-# Source: https://github.com/apache/rocketmq/issues/11043, /5374 and /6316 (a connection that closes
-# late, a late message of the old master); RFC 9293 section 3.5.1 for half-open connections.
-
-SHAPED: Final = "shaped"
-
-DIRECTIONS = ("both", "out", "in")
-"""As seen from the nodes: traffic to the name servers is "out"."""
-HALF_OPEN: Final[Json] = {"half_open": True}
-SHAPES: Final[Sequence[Json | None]] = (
-    HALF_OPEN,
-    HALF_OPEN,
-    HALF_OPEN,
-    {"reset_every_ms": 150.0},
-    {"reset_every_ms": 1000.0},
-    {"delay_ms": 300.0, "jitter_ms": 50.0},
-    {"loss": 0.4},
-    None,
-)
-"""What happens to the links; None: cut. Brokers send little, so most act on connections."""
-
-
-class NameServerLinks(NodeFault):
-    """Cut, reset, slow or half-open links to the name servers; of the leader, one node or all."""
-
-    name = "name-server-links"
-    family = capabilities.NETWORK
-    needs = frozenset({Capability.NAME_SERVERS})
-    variants = ("leader", "one", "all")
-    takes_out = False
-
-    def draw(self, rng: Random, index: int) -> Json:
-        """Draw the direction, what happens to the links, and how a cut is healed."""
-        shape = rng.choice(SHAPES)
-        return {
-            "how": CUT if shape is None else SHAPED,
-            # One end of a half-open connection gets no notice: usually the name server.
-            "direction": rng.choice(DIRECTIONS if shape != HALF_OPEN else ("in", "in", "out")),
-            "heal": rng.choice(HEAL_MODES),
-            "link_shape": {**(shape or {}), "seed": f"{rng.getrandbits(48):x}"},
-        }
-
-    def describe(self, plan: Json) -> str:
-        """Describe the plan: "cut of links from leader n1 to name servers, reset after"."""
-        victims = plan.get("victims")
-        labels = [plan["variant"]] if victims is None else victims
-        named = [f"leader {node}" if node == plan.get("leader") else node for node in labels]
-        whose = "all nodes" if len(labels) == len(plan["order"]) else ", ".join(named)
-        way = {
-            "both": f"links between {whose} and name servers",
-            "out": f"links from {whose} to name servers",
-            "in": f"links from name servers to {whose}",
-        }[plan["direction"]]
-        if plan["how"] == CUT:
-            after = "held bytes delivered after" if plan["heal"] == "deliver" else "reset after"
-            return f"cut of {way}, {after}"
-        return f"{_phrase(LinkShape(**plan['link_shape']))} on {way}"
-
-    async def apply(self, plan: Json, world: World) -> Json:
-        """Cut or shape the links."""
-        assert isinstance(world, LinksNameServers), "the fault was not available"
-        links = _links(plan["victims"], world.name_servers, plan["direction"])
-        if plan["how"] == CUT:
-            return {"cut": await world.cut(links), "heal": plan["heal"]}
-        assert isinstance(world, ShapesLinks), "the fault was not available"
-        return {"shape": await world.shape(links, LinkShape(**plan["link_shape"]))}
-
-    async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
-        """Took effect if a cut held something, a connection ended, or something was delayed."""
-        if "cut" in undo:
-            held = world.held(undo["cut"])
-            what = f"held {held['bytes']} bytes of {held['connections']} connections"
-            return Evidence(held["connections"] > 0, what, dict(held))
-        assert isinstance(world, ShapesLinks), "the fault was not available"
-        did = world.shaped(undo["shape"])
-        counts = ("half_open", "resets", "delayed", "dropped")
-        did = {name: did[name] for name in counts if did.get(name)}
-        labels = ", ".join(f"{name.replace('_', '-')} {much}" for name, much in did.items())
-        return Evidence(bool(did), labels or "no bytes were sent there", did)
-
-    async def undo(self, undo: Json, world: World) -> None:
-        """Heal this cut, or remove this shape."""
-        if "cut" in undo:
-            await world.heal(undo["cut"], undo["heal"])
-            return
-        assert isinstance(world, ShapesLinks), "the fault was not available"
-        await world.unshape(undo["shape"])
-
-
-def _phrase(shape: LinkShape) -> str:
-    if shape.half_open:
-        return "half-open connections"
-    if shape.reset_every_ms:
-        return f"resets every {shape.reset_every_ms:g} ms"
-    if shape.loss:
-        return f"loss of {shape.loss:.0%}"
-    return f"delay {shape.delay_ms:g} ms"
-
-
-def _links(victims: Sequence[str], servers: Sequence[str], direction: str) -> list[Link]:
-    out = [(node, server) for node in victims for server in servers]
-    back = [(server, node) for node, server in out]
-    return {"out": out, "in": back, "both": [*out, *back]}[direction]
-
-
-LINKS = NameServerLinks()
-
-
-PLUGINS = (PROCESSES, LINKS)
+PLUGINS = (PROCESSES,)

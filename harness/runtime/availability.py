@@ -28,7 +28,13 @@ from shaketable.harness.contracts.abilities import (
     ShowsClock,
     SteersNodes,
 )
-from shaketable.harness.contracts.capabilities import NETWORK, Capability, family_of, needs_of
+from shaketable.harness.contracts.capabilities import (
+    NETWORK,
+    OUTER_LINKS,
+    Capability,
+    family_of,
+    needs_of,
+)
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.plugins import Fault, Json, Target
 from shaketable.harness.network import probe
@@ -81,7 +87,7 @@ def look(campaign: Campaign) -> Choice:
 
 
 def _unavailable(fault: Fault, target: Target, nodes: Sequence[str]) -> str | None:
-    is_of_nodes = family_of(fault) == NETWORK and Capability.NAME_SERVERS not in needs_of(fault)
+    is_of_nodes = family_of(fault) == NETWORK and not needs_of(fault) & OUTER_LINKS
     if is_of_nodes and isinstance(target, LinksNodes):
         why = target.why_no_links(nodes)
         if why is not None:
@@ -223,6 +229,7 @@ PROCESS: Mapping[Capability, Support] = {
     ),
     Capability.NAME_SERVERS: NOT_ON_THE_WAY,
     Capability.NAME_SERVER_PROCESSES: _name_servers,
+    Capability.CLIENT_LINKS: None,
     Capability.LOSS: STREAM_LOSES_NOTHING,
     Capability.DUPLICATE: STREAM_LOSES_NOTHING,
     Capability.REORDER: STREAM_LOSES_NOTHING,
@@ -238,6 +245,7 @@ SIM: Mapping[Capability, Support] = {
     **dict.fromkeys((Capability.REORDER, Capability.CORRUPT)),
     Capability.NAME_SERVERS: _name_servers,
     Capability.NAME_SERVER_PROCESSES: _name_servers,
+    Capability.CLIENT_LINKS: None,
     Capability.DUPLICATE: (
         "its connections are simulated, not their packets: TCP drops what comes twice"
     ),
@@ -260,6 +268,7 @@ NETNS: Mapping[Capability, Support] = {
     Capability.WIPE: None,
     Capability.NAME_SERVERS: NOT_ON_THE_WAY,
     Capability.NAME_SERVER_PROCESSES: _name_servers,
+    Capability.CLIENT_LINKS: None,
     **{capability: _packets(capability) for capability in probe.CAPABILITIES},
 }
 
@@ -275,7 +284,8 @@ def _elsewhere(capability: Capability) -> SupportCheck:
 
 
 _ELSEWHERE: Mapping[Capability, Support] = {
-    capability: _elsewhere(capability) for capability in Capability
+    **{capability: _elsewhere(capability) for capability in Capability},
+    Capability.CLIENT_LINKS: None,  # the clients are ours, wherever the nodes are
 }
 
 

@@ -36,7 +36,7 @@ from shaketable.harness.contracts.plugins import (
 )
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.run_markers import boot_id
-from shaketable.harness.runtime.clients.workers import plan_workers
+from shaketable.harness.runtime.clients.workers import ClientsOfWorkers, plan_workers
 from shaketable.harness.runtime.facts import wall_clock
 from shaketable.harness.runtime.group_status import GroupStatus, status_timeout_s
 from shaketable.harness.runtime.ledger import Lines
@@ -82,7 +82,7 @@ class ActedOn(Protocol):
         ...
 
 
-class ExistingWorld:
+class ExistingWorld(ClientsOfWorkers):
     """Implements `contracts.plugins.World` by the target's commands.
 
     Args:

@@ -105,6 +105,12 @@ class RunWorld(World, Protocol):
         ...
 
 
+class WorldWithWorkers(RunWorld, Protocol):
+    """A world in real time: its clients are in worker processes."""
+
+    workers: WorkerGroup
+
+
 def is_broken(world: RunWorld) -> bool:
     """True if a node ended because of a bug that it detected itself: it may never come back."""
     return any(ended.cause and not ended.excuse for ended in world.exits)
@@ -288,7 +294,7 @@ class Records:
     def rig(
         self,
         observer: Observer,
-        world: RunWorld,
+        world: WorldWithWorkers,
         plans: Sequence[WorkerPlan],
         *,
         services: Sequence[Callable[..., Awaitable[None]]],
@@ -299,6 +305,7 @@ class Records:
         """Return the rig of a run in real time; see `Rig`. `plans` are those of client workers."""
         now_ns = self.facts.now_ns
         world.group_status.samples = Samples(self.samples_log, AnsweredClocks(), now_ns)
+        world.workers = WorkerGroup(plans, self.ledger.process)
         return Rig(
             campaign=self.campaign,
             folder=self.folder,
@@ -306,7 +313,7 @@ class Records:
             observer=observer,
             facts=self.facts,
             world=world,
-            workers=WorkerGroup(plans, self.ledger.process),
+            workers=world.workers,
             services=services,
             collect=_nothing,
             nemesis=make_nemesis(self.campaign, self, world, observer, now_ns),

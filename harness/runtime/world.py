@@ -24,6 +24,7 @@ from shaketable.harness.contracts.errors import HarnessError, IndefiniteError
 from shaketable.harness.contracts.plugins import UNTOUCHED, Json, NodeLayout, NodeStatus, Target
 from shaketable.harness.network.links import Network
 from shaketable.harness.runtime import group_status
+from shaketable.harness.runtime.clients.workers import ClientsOfWorkers
 from shaketable.harness.runtime.group_status import GroupStatus, status_timeout_s
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.observer import Observer
@@ -45,7 +46,7 @@ EXITS_KEPT_MAX = 1_000
 DAMAGED = "bytes of its files had been changed by a fault"
 
 
-class ProcessWorld(SteeredCapabilities):
+class ProcessWorld(SteeredCapabilities, ClientsOfWorkers):
     """Implements `contracts.plugins.World` with processes and proxies.
 
     Args:

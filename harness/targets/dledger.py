@@ -315,6 +315,7 @@ class DLedgerTarget:
     needs_name_server = False
     lease_max_ms = 249
     default_faults = (
+        "client-links",
         "disk-full",
         "disk-slow",
         "kill",

@@ -111,9 +111,9 @@ class MasterSlaveTarget:
     def default_faults(self) -> tuple[str, ...]:
         """The default faults; without slaves, masters do not communicate, so no partition."""
         return (
-            ("kill", "pause", "partition", "wipe", "name-servers")
+            ("kill", "pause", "partition", "wipe", "name-servers", "client-links")
             if self._has_slaves
-            else ("kill", "pause", "wipe", "name-servers")
+            else ("kill", "pause", "wipe", "name-servers", "client-links")
         )
 
     def why_no_links(self, nodes: Sequence[str]) -> str | None:

@@ -363,6 +363,14 @@ class BrokerGroup:
         counts = [self._world.network.held(a, b) for a, b in links]
         return sum(size for size, _ in counts), sum(number for _, number in counts)
 
+    def break_connections(self, node: str) -> int:
+        """Reset all connections between clients and a node; return how many there were."""
+        connections = self._world.network.connections(CLIENTS.host, node)
+        for ends in connections:
+            for end in ends:
+                end.reset()
+        return len(connections)
+
     def save(self, name: str, directory: Path) -> None:
         """Copy a stopped node's files, or a name server's, into a folder of this machine."""
         directory.mkdir(parents=True, exist_ok=True)

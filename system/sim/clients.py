@@ -8,32 +8,38 @@ RocketMQ's DefaultMQProducer; DESIGN.md decision 7.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Protocol
 
 import msgspec
 
 from shaketable.system.broker.reading.pulls import SUBSCRIPTION_FLAG, SUSPEND_FLAG
+from shaketable.system.raft.protocol import Role
 from shaketable.system.remoting.codes import RequestCode, ResponseCode, outcome_of
 from shaketable.system.remoting.command import Command
 from shaketable.system.remoting.requests import (
     PullMessage,
+    QueryConsumerOffset,
     QueueOffsetRequest,
     SendMessageV2,
     SendRequest,
+    UpdateConsumerOffset,
 )
 from shaketable.system.sim.event_heap import EventHeap
 from shaketable.system.sim.key_queries import properties_of, tags_code
 from shaketable.system.sim.member import SimMember
 from shaketable.system.sim.rules.client_history import (
     APPEND,
+    COMMIT,
     FAIL,
+    FETCH,
     MAX_OFFSET,
     OK,
     OPEN,
     PULL,
     UNKNOWN,
+    WRITES,
     Operation,
     check_blame,
     check_filled,
@@ -47,6 +53,8 @@ from shaketable.system.store.message import decode_message
 
 TOPIC = "log"
 TOPIC_BYTES = TOPIC.encode()
+NOT_APPENDED = frozenset((PULL, MAX_OFFSET, COMMIT, FETCH))
+"""Kinds of calls that append no message."""
 OPEN_OPERATIONS_MAX = 2_000
 """Most operations that one client has in flight; calls beyond it are skipped."""
 RANDOM_TARGET_RATES = (0.0, 0.05, 0.4, 1.0)
@@ -118,15 +126,64 @@ class _Batch:
         self.refused: list[Operation] = []
 
 
+class GroupOffsets:
+    """A client's own consumer group: what it has committed in each queue.
+
+    After a commit of unknown outcome it goes on with a new group: the old one's offset may change
+    late, so nothing could be said of it. At most one commit of a queue is open.
+    """
+
+    __slots__ = ("_client", "_committed", "_number", "_open")
+
+    def __init__(self, client: int) -> None:
+        self._client = client
+        self._number = 0
+        self._committed: dict[int, int] = {}
+        self._open: set[int] = set()
+
+    @property
+    def name(self) -> str:
+        """The group's name."""
+        return f"group-{self._client}-{self._number}"
+
+    def next(self, queue: int) -> int | None:
+        """Return the offset to commit now; None while another commit is open."""
+        if queue in self._open:
+            return None
+        self._open.add(queue)
+        self._committed[queue] = self._committed.get(queue, 0) + 1
+        return self._committed[queue]
+
+    def ended(self, group: str, queue: int, outcome: str) -> None:
+        """A commit ended."""
+        if group != self.name:
+            return
+        self._open.discard(queue)
+        if outcome == UNKNOWN:
+            self._number += 1
+            self._committed.clear()
+            self._open.clear()
+
+
 class Client:
     """One client: its presumed leader, the queue ends that it knows, its open operations."""
 
-    __slots__ = ("ends", "number", "open", "random_target_rate", "rng", "target", "verify_rate")
+    __slots__ = (
+        "ends",
+        "number",
+        "offsets",
+        "open",
+        "random_target_rate",
+        "rng",
+        "target",
+        "verify_rate",
+    )
 
     def __init__(self, world: ClientWorld, number: int) -> None:
         self.number = number
         self.rng = world.rngs.stream(f"client/{number}")
         self.ends: dict[int, int] = {}
+        self.offsets = GroupOffsets(number)
         self.open: dict[int, tuple[Operation, _Batch]] = {}
         self.target = ""
         self.random_target_rate = self.rng.choice(RANDOM_TARGET_RATES)
@@ -151,11 +208,16 @@ class Clients:
         client = self._clients[call.client % len(self._clients)]
         if len(client.open) + call.count > OPEN_OPERATIONS_MAX:
             return
+        at = client.offsets.next(call.queue) if call.kind == COMMIT else -1
+        if at is None:
+            return
         heap = self._world.heap
         if not client.target or client.rng.random() < client.random_target_rate:
             client.target = client.rng.choice(self._world.client_targets)
         batch = _Batch(client, is_pipelined=call.kind == "append")
         operations = [self._operation(client, call) for _ in range(call.count)]
+        if call.kind == COMMIT:
+            operations[0].end = at
         for operation in operations:
             client.open[operation.number] = (operation, batch)
         self._world.counts.operations += len(operations)
@@ -165,10 +227,11 @@ class Clients:
 
     def _operation(self, client: Client, call: Call) -> Operation:
         self._numbers += 1
-        kind = call.kind if call.kind in (PULL, MAX_OFFSET) else APPEND
+        kind = call.kind if call.kind in NOT_APPENDED else APPEND
         offset = max(0, client.ends.get(call.queue, 0) - call.back) if kind == PULL else -1
+        group = group_of(call, client.number, [each.offsets for each in self._clients])
         now_ms = self._world.heap.now_ms
-        operation = Operation(self._numbers, client.number, kind, call.queue, offset, now_ms)
+        operation = Operation(self._numbers, client.number, kind, call.queue, offset, now_ms, group)
         if kind == APPEND:
             body_bytes = body_bytes_of(self._numbers, call.body_bytes, self._world.settings)
             operation.body = b"%d." % self._numbers + bytes(max(0, body_bytes - 8))
@@ -286,7 +349,7 @@ class Clients:
         return codes[offset]
 
     def _answered(self, node: str, client: Client, replies: list[tuple[_Reply, bytes]]) -> None:
-        acknowledged = -1
+        acknowledged: Operation | None = None
         for header, _ in replies:
             found = client.open.get(header.opaque)
             if found is None or found[0].node != node:
@@ -295,31 +358,46 @@ class Clients:
             outcome = outcome_of(header.code)
             if outcome == OK:
                 self._done(client, operation, header.ext)
-                if operation.kind == APPEND:
-                    acknowledged = operation.queue
+                if operation.kind in WRITES:
+                    acknowledged = operation
             elif outcome == FAIL:
                 self._refused(client, operation, batch, header.ext.get("leaderId", ""))
-            elif operation.kind == APPEND:
+            elif operation.kind in WRITES:
                 self._end(client, operation, UNKNOWN)
             else:
                 self._refused(client, operation, batch, "")
 
-        if acknowledged >= 0 and client.verify_rate and client.rng.random() < client.verify_rate:
+        if acknowledged and client.verify_rate and client.rng.random() < client.verify_rate:
             heap = self._world.heap
             heap.push(heap.now_ms + VERIFY_DELAY_MS, self._verify, client, node, acknowledged)
 
-    def _verify(self, client: Client, node: str, queue: int) -> None:
-        """Ask any other member, leader or not, for the queue's end: it must not be stale."""
+    def _verify(self, client: Client, node: str, done: Operation) -> None:
+        """Ask another member for what was written: it must not be stale.
+
+        One that still holds itself for the leader is asked first: it would answer.
+        """
         others = [name for name in self._world.client_targets if name != node]
+        others = [name for name in others if self._leads(name)] or others
         if others:
             client.target = client.rng.choice(others)
-            self.call(Call(int(self._world.heap.now_ms), client.number, MAX_OFFSET, queue))
+            kind = FETCH if done.kind == COMMIT else MAX_OFFSET
+            at_ms, number = int(self._world.heap.now_ms), client.number
+            self.call(Call(at_ms, number, kind, done.queue, back=number))
+
+    def _leads(self, name: str) -> bool:
+        member = self._world.members.get(name)
+        return member is not None and member.is_up and member.core.role is Role.LEADER
 
     def _done(self, client: Client, operation: Operation, ext: dict[str, str]) -> None:
         if operation.kind == APPEND:
             operation.offset = int(ext["queueOffset"])
             end = operation.offset + 1
             self._world.counts.acknowledged += 1
+        elif operation.kind in (COMMIT, FETCH):
+            if operation.kind == FETCH:
+                operation.end = int(ext.get("offset", 0))  # no fields: nothing was committed
+            self._end(client, operation, OK)
+            return
         else:
             self._world.counts.reads += 1
             if operation.kind == PULL:
@@ -362,7 +440,7 @@ class Clients:
                 if operation.node == client.target:
                     self._switch_target(client, "")
                 # An append that was refused and not sent again definitely failed.
-                is_known = operation.kind != APPEND or not operation.node
+                is_known = operation.kind not in WRITES or not operation.node
                 self._end(client, operation, FAIL if is_known else UNKNOWN)
 
     def disconnected(self, name: str) -> None:
@@ -370,7 +448,7 @@ class Clients:
         for client in self._clients:
             for operation, batch in list(client.open.values()):
                 if operation.node == name:
-                    if operation.kind == APPEND:
+                    if operation.kind in WRITES:
                         self._end(client, operation, UNKNOWN)
                     else:
                         self._refused(client, operation, batch, "")
@@ -378,11 +456,20 @@ class Clients:
     def _end(self, client: Client, operation: Operation, outcome: str) -> None:
         operation.outcome = outcome
         operation.end_ms = self._world.heap.now_ms
+        if operation.kind == COMMIT:
+            client.offsets.ended(operation.group, operation.queue, outcome)
         del client.open[operation.number]
         if outcome == FAIL:
             self._world.counts.refused += 1
         elif outcome == UNKNOWN:
             self._world.counts.unknown += 1
+
+
+def group_of(call: Call, client: int, offsets: Sequence[GroupOffsets]) -> str:
+    """Return the group that a commit or fetch is of; "" for other calls."""
+    if call.kind == COMMIT:
+        return offsets[client].name
+    return offsets[call.back % len(offsets)].name if call.kind == FETCH else ""
 
 
 def _request(operation: Operation, keyed: float) -> SendRequest | Command:
@@ -401,6 +488,12 @@ def _request(operation: Operation, keyed: float) -> SendRequest | Command:
             pull.sys_flag |= SUSPEND_FLAG
             pull.suspend_timeout_millis = _hold_ms(operation.number)
         return Command(RequestCode.PULL_MESSAGE, operation.number, ext=pull.to_ext())
+    if operation.kind == COMMIT:
+        commit = UpdateConsumerOffset(operation.group, TOPIC, operation.queue, operation.end)
+        return Command(RequestCode.UPDATE_CONSUMER_OFFSET, operation.number, ext=commit.to_ext())
+    if operation.kind == FETCH:
+        fetch = QueryConsumerOffset(operation.group, TOPIC, operation.queue, False)
+        return Command(RequestCode.QUERY_CONSUMER_OFFSET, operation.number, ext=fetch.to_ext())
     asked = QueueOffsetRequest(TOPIC, operation.queue)
     return Command(RequestCode.GET_MAX_OFFSET, operation.number, ext=asked.to_ext())
 

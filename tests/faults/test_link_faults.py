@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from random import Random
 
 import pytest
@@ -16,10 +17,10 @@ from shaketable.harness.campaigns.campaign import Campaign
 from shaketable.harness.contracts.capabilities import NETWORK, LinkShape, family_of
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.promises import FAULTS_OF_LINKS
-from shaketable.harness.faults import grudges, name_servers, network
+from shaketable.harness.faults import grudges, network, outer_links
 from shaketable.harness.runtime import availability
 
-SHAPED = sorted(FAULTS_OF_LINKS - {"partition", "flap", "name-server-links"})
+SHAPED = sorted(FAULTS_OF_LINKS - {"partition", "flap", "name-server-links", "client-links"})
 PACKETS = {"loss", "duplicate", "reorder", "corrupt"}
 
 
@@ -99,7 +100,7 @@ class NamedWorld(MemoryWorld):
 
 @given(seed=st.integers(), size=st.integers(1, 5), turn=st.integers(0, 3))
 def test_links_to_name_servers_are_struck_are_told_and_are_whole_again(seed, size, turn):
-    fault, nodes = name_servers.LINKS, group(size)
+    fault, nodes = outer_links.NAME_SERVER_LINKS, group(size)
     plan = aimed(fault, seed, nodes, turn, nodes[-1])
     assert "name servers" in fault.describe(plan)
 
@@ -120,8 +121,69 @@ def test_links_to_name_servers_are_struck_are_told_and_are_whole_again(seed, siz
     trio.run(scenario)
 
 
+class WorldWithClients(MemoryWorld):
+    """One whose clients have two connections to each node."""
+
+    client_hosts = ("clients",)
+
+    def __init__(self, nodes: tuple[str, ...]) -> None:
+        super().__init__((*nodes, *self.client_hosts))
+        self.broken: list[str] = []
+
+    async def break_connections(self, nodes):
+        if self.traffic:
+            self.broken += [node for node in nodes for _ in range(2)]
+
+    def broken_connections(self):
+        return len(self.broken)
+
+
+@pytest.mark.parametrize("world_name", ["process", "sim"])
+@given(seed=st.integers(), size=st.integers(1, 5), turn=st.integers(0, 3))
+def test_links_to_clients_are_struck_are_told_and_are_whole_again(world_name, seed, size, turn):
+    nodes = group(size)
+    fault = outer_links.CLIENT_LINKS.configured({"world": world_name, "nodes": list(nodes)})
+    plan = aimed(fault, seed, nodes, turn, nodes[-1])
+    assert plan["how"] == "broken" or world_name == "sim"
+    assert "clients" in fault.describe(plan)
+
+    async def scenario() -> None:
+        world = WorldWithClients(nodes)
+        await world.break_connections(nodes[:1])  # by another fault, before
+        undo = json.loads(json.dumps(await fault.apply(plan, world)))
+        assert world.is_whole is (plan["how"] == "broken")
+        assert (await fault.probe(plan, undo, world)).took_effect
+        assert set(world.broken[2:]) == set(plan["victims"] if plan["how"] == "broken" else ())
+        await fault.undo(undo, world)
+        assert world.is_whole
+
+    trio.run(scenario)
+
+
+def test_connections_are_broken_again_and_again():
+    nodes = group(3)
+    plan = {"how": "broken", "every_ms": 2.0, "seed": "1", "victims": ["n1"], "order": list(nodes)}
+
+    async def scenario(*, is_idle: bool) -> int:
+        world = WorldWithClients(nodes)
+        world.traffic = not is_idle
+        undo = await outer_links.CLIENT_LINKS.apply(plan, world)
+        with trio.move_on_after(0.5):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(outer_links.CLIENT_LINKS.act, plan, undo, world, print)
+                while world.broken_connections() < 8:
+                    await trio.sleep(0.001)
+                nursery.cancel_scope.cancel()
+        evidence = await outer_links.CLIENT_LINKS.probe(plan, undo, world)
+        assert evidence.took_effect is not is_idle
+        return int(evidence.measures["connections"])
+
+    assert trio.run(partial(scenario, is_idle=False)) >= 8
+    assert trio.run(partial(scenario, is_idle=True)) == 0
+
+
 def test_of_a_half_open_connection_one_side_is_not_told():
-    plans = [name_servers.LINKS.plan(Random(n), group(3), 1) for n in range(200)]
+    plans = [outer_links.NAME_SERVER_LINKS.plan(Random(n), group(3), 1) for n in range(200)]
     halves = [plan for plan in plans if plan["link_shape"].get("half_open")]
     assert {plan["direction"] for plan in halves} == {"in", "out"}
 

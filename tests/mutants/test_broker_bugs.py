@@ -224,6 +224,16 @@ def test_a_consumer_whose_connection_closed_is_in_no_group(mutant: Mutant) -> No
     assert sorted(msgspec.json.decode(reply.body)["consumerIdList"]) == known
 
 
+@with_and_without("locks-end-with-connection")
+def test_a_lock_outlives_its_client_s_connection(mutant: Mutant) -> None:
+    leader = group_of(mutant).lead()
+    leader.ask(heartbeat("gone", "g"), connection=CONSUMER)
+    leader.pump()
+    assert locks(leader, "gone") == 1
+    leader.broker.connection_closed(CONSUMER)
+    assert locks(leader, "here") == (0 if mutant is HEALTHY else 1)
+
+
 # ---- those that the checkers knew before --------------------------------------------------
 
 

@@ -23,6 +23,7 @@ from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.schedules.faults import (
     AddMember,
     Crash,
+    CrashAtOperation,
     Cut,
     Expire,
     FullDisk,
@@ -199,6 +200,48 @@ def test_a_transfer_ends_the_lease_for_the_term():
     assert violated(Leasing, LEADS, Transfer(start_ms=2995, duration_ms=100, to="n1"), gone) == (
         "lease-ends-with-a-transfer"
     )
+
+
+class RestartsTransfers(Leadership):
+    def continue_transfer(self, now_ms, *, must_step_down):
+        if (target := self.transfer.target) is not None:
+            self._start_transfer(target, now_ms, must_step_down=must_step_down)
+        else:
+            super().continue_transfer(now_ms, must_step_down=must_step_down)
+
+
+class NeverGivesUp(TransferState):
+    __slots__ = ()
+
+    def give_up(self, now_ms):
+        return False
+
+
+@pytest.mark.parametrize(
+    "core",
+    [
+        type("Core", (RaftCore,), {"leadership_type": RestartsTransfers}),
+        type("Core", (RaftCore,), {"transfer_type": NeverGivesUp}),
+    ],
+    ids=["restarted", "never given up"],
+)
+def test_a_transfer_ends_at_its_timeout(core):
+    gone = Crash(start_ms=2_995, duration_ms=3_000, node="n1")
+    asked = Transfer(start_ms=3_000, duration_ms=100, to="n1")
+    assert violated(core, LEADS, gone, asked) == "transfers-are-given-up"
+
+
+class SilentToOldLeaders(RaftCore):
+    def _refuse_old_leader(self, leader, prev_index):
+        if self.leader is not None:
+            super()._refuse_old_leader(leader, prev_index)
+
+
+def test_a_leader_of_an_older_term_is_told_of_the_new_one():
+    asked = Transfer(start_ms=3_000, duration_ms=100, to="n1")
+    as_it_stands = CrashAtOperation(start_ms=3_000, duration_ms=300, node="n1", operations=6)
+    found = violated(SilentToOldLeaders, LEADS, asked, as_it_stands)
+    assert found == "old-leaders-are-answered"
 
 
 def test_a_leader_with_a_full_disk_asks_the_nearest_to_lead():

@@ -98,7 +98,9 @@ def test_chains_are_drawn_beside_what_a_seed_had_without_them():
     for seed in range(60):
         before, after = (draw_schedule(seed, Options(chains=chains)) for chains in (False, True))
         if before.settings == without_limits(after.settings):
-            assert before.calls == after.calls
+            of_offsets = {"commit", "fetch"}
+            same = tuple(call for call in after.calls if call.kind not in of_offsets)
+            assert before.calls == same
             gone = set(map(repr, before.faults)) - set(map(repr, after.faults))
             replaced += bool(gone)  # a later scenario takes the place of what is in its way
             more += len(after.faults) > len(before.faults)

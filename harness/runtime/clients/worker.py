@@ -53,6 +53,7 @@ from shaketable.harness.generators.generator import (
 )
 from shaketable.harness.guard import die_with_parent
 from shaketable.harness.history.segments import Recorder, next_process
+from shaketable.harness.runtime.clients.connections import break_connections
 
 REPORT_INTERVAL_S: Final = 0.25
 """How often a worker reports its counts to the supervisor."""
@@ -113,9 +114,9 @@ def run_worker(plan: WorkerPlan, control: Any) -> None:
     """Run one worker until it is told to close: the entry point of its process.
 
     `control` is this end of a multiprocess Pipe. Messages are tuples. To the worker: ("generate",),
-    ("stop",), ("finals", until_ns), ("close",). From it: ("ready",), ("counts", ok, fail, info),
-    ("recorded", until_ns), ("generated",), ("finals", missed), ("closed", events), ("failed",
-    line).
+    ("stop",), ("break", nodes), ("finals", until_ns), ("close",). From it: ("ready",), ("counts",
+    ok, fail, info), ("recorded", until_ns), ("broke", connections), ("generated",), ("finals",
+    missed), ("closed", events), ("failed", line).
     """
     die_with_parent(plan.parent_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor handles Ctrl-C
@@ -310,6 +311,9 @@ class Worker:
                 nursery.start_soon(self._generate)
             elif message == "stop":
                 self._stop.set()
+            elif message == "break":
+                to = [self._plan.addresses[node] for node in arguments[0]]
+                self._control.send(("broke", break_connections(to)))
             elif message == "finals":
                 nursery.start_soon(self._finals, arguments[0])
             else:

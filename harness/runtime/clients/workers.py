@@ -126,6 +126,16 @@ class WorkerGroup:
         self._tell("stop")
         await trio.lowlevel.checkpoint()
 
+    async def break_connections(self, nodes: Sequence[str]) -> None:
+        """Let clients break all their connections to these nodes; see `connections`."""
+        self._tell("break", tuple(nodes))
+        await trio.lowlevel.checkpoint()
+
+    def broken_connections(self) -> int:
+        """Return how many connections clients have broken, as far as reported. Never blocks."""
+        self._listen()
+        return sum(handle.broken for handle in self._handles)
+
     def counts(self) -> Counts:
         """Return the counts of operations, at most a quarter of a second old. Never blocks."""
         self._listen()
@@ -233,6 +243,25 @@ class WorkerGroup:
         return all(word in handle.messages for handle in self._handles)
 
 
+class ClientsOfWorkers:
+    """Implements `contracts.capabilities.LinksClients` for worlds in real time.
+
+    The run's rig sets `workers`.
+    """
+
+    workers: WorkerGroup
+    client_hosts: Sequence[str] = ()
+    """No link between clients and nodes can be cut or shaped: nothing is on the way."""
+
+    async def break_connections(self, nodes: Sequence[str]) -> None:
+        """Break all connections of clients to these nodes; see `LinksClients`."""
+        await self.workers.break_connections(nodes)
+
+    def broken_connections(self) -> int:
+        """Return how many connections were broken, as far as the workers have reported."""
+        return self.workers.broken_connections()
+
+
 async def _until(done: Callable[[], bool], timeout_s: float) -> None:
     """Poll `done`, which looks at other processes, until it is true or the time is over."""
     with trio.move_on_after(timeout_s):
@@ -252,6 +281,7 @@ class _Handle:
     counts: Counts = field(default_factory=Counts)
     stalls: list[tuple[int, int]] = field(default_factory=list)
     recorded_ns: int = -1
+    broken: int = 0
     is_gone: bool = False  # one end of the pipe is closed
     is_late: bool = False  # it did not close its recording when told to
     is_killed: bool = False  # by us, while it was there
@@ -285,6 +315,8 @@ class _Handle:
                     self.counts = Counts(*arguments)
                 elif word == "recorded":
                     self.recorded_ns = arguments[0]
+                elif word == "broke":
+                    self.broken += arguments[0]
                 elif word == "stalled":
                     if len(self.stalls) < STALLS_MAX:
                         self.stalls.append((arguments[0], arguments[1]))

@@ -83,6 +83,7 @@ class SimulatedWorld(SteeredCapabilities):
         self._slices = Slices(group, self.is_paused)
         self._cuts: dict[str, tuple[Sequence[tuple[str, str]], Callable[[str], None]]] = {}
         self._cut_count = 0
+        self._broken_connections = 0
         self._stopped: dict[str, Json] = {}  # by healed cuts
         self._shapes: dict[str, SimulatedShape] = {}
         self._unshaped: set[str] = set()
@@ -111,6 +112,19 @@ class SimulatedWorld(SteeredCapabilities):
     def name_server_peers(self) -> Sequence[str]:
         """Return nodes and clients; see `contracts.capabilities.FaultsNameServers`."""
         return (*self.nodes, self._group.clients_host)
+
+    @property
+    def client_hosts(self) -> Sequence[str]:
+        """Return the clients' host; see `contracts.capabilities.LinksClients`."""
+        return (self._group.clients_host,)
+
+    async def break_connections(self, nodes: Sequence[str]) -> None:
+        """Break all connections of clients to these nodes; see `LinksClients`."""
+        self._broken_connections += sum(map(self._group.break_connections, nodes))
+
+    def broken_connections(self) -> int:
+        """Return how many connections of clients were broken so far."""
+        return self._broken_connections
 
     async def leader(self, order: Sequence[str] = ()) -> str | None:
         """Return the node that claims to lead the highest term, if any; see `World.leader`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -134,6 +134,57 @@ LOCK_LEASE_IN_SECONDS = Mutant(
 
     Source: our own, after RocketMQ's RebalanceLockManager, whose REBALANCE_LOCK_MAX_LIVE_TIME is in
     milliseconds and whose clients count their own in seconds.
+    """,
+)
+
+
+class _LocksOfClients(QueueLocks):
+    """Locks that can be released for a client."""
+
+    def release(self, gone: Collection[tuple[str, str]]) -> None:
+        """Release the locks of clients, each named by group and id."""
+        held = self._locks.items()
+        for key in [key for key, lock in held if (key[0], lock.client_id) in gone]:
+            del self._locks[key]
+
+
+class _ReleasesLocksOfTheGone(GroupRequests):
+    """Releases the locks of clients whose connection closed."""
+
+    locks_type = _LocksOfClients
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Drop the clients of a connection that closed, with their locks."""
+        assert isinstance(self._locks, _LocksOfClients)
+        self._locks.release(
+            {
+                (group.name, client.client_id)
+                for group in self.heartbeats.groups
+                for client in group.clients.values()
+                if client.connection == connection
+            }
+        )
+        super().connection_closed(connection)
+
+
+class LocksEndWithConnection(Broker):
+    """A broker with these locks."""
+
+    groups_type = _ReleasesLocksOfTheGone
+
+
+LOCKS_END_WITH_CONNECTION = Mutant(
+    "locks-end-with-connection",
+    broker=LocksEndWithConnection,
+    hunt=Hunt("queue-ordered", ("client-links",)),
+    about="""
+    A client's queue locks are released as soon as its connection closes.
+
+    It may live on, connect anew and still handle what it has pulled, while another consumer is
+    given the queue.
+
+    Source: our own, after RocketMQ's ClientHousekeepingService, which removes a closed channel's
+    clients from their groups, and RebalanceLockManager, whose locks outlive it.
     """,
 )
 
@@ -338,6 +389,7 @@ PLUGINS = (
     GONE_CONSUMERS_STAY,
     LOCK_COUNTS_FROM_RENEWAL,
     LOCK_LEASE_IN_SECONDS,
+    LOCKS_END_WITH_CONNECTION,
     OFFSET_RESET_IGNORED,
     OFFSETS_NOT_REPLICATED,
     OFFSETS_ROUNDED_UP,

@@ -21,6 +21,9 @@ from shaketable.system.sim.rules.violation import Violated
 APPEND = "append"
 PULL = "pull"
 MAX_OFFSET = "max_offset"
+COMMIT = "commit"
+FETCH = "fetch"
+WRITES: Final = frozenset((APPEND, COMMIT))
 
 OPEN = "invoke"
 OK = "ok"
@@ -32,7 +35,8 @@ class Operation:
     """One client operation, from its invocation to its outcome.
 
     `offset` is an append's offset, or where a pull starts; `count` the number of messages that a
-    pull returned; `end` the queue's end that a read returned. Times in virtual milliseconds.
+    pull returned; `end` the queue's end that a read returned. A commit and a fetch are of a
+    consumer group; `end` is its offset. Times in virtual milliseconds.
     """
 
     __slots__ = (
@@ -42,6 +46,7 @@ class Operation:
         "count",
         "end",
         "end_ms",
+        "group",
         "invoke_ms",
         "kind",
         "node",
@@ -52,12 +57,20 @@ class Operation:
     )
 
     def __init__(
-        self, number: int, client: int, kind: str, queue: int, offset: int, invoke_ms: float
+        self,
+        number: int,
+        client: int,
+        kind: str,
+        queue: int,
+        offset: int,
+        invoke_ms: float,
+        group: str = "",
     ) -> None:
         self.number = number
         self.client = client
         self.kind = kind
         self.queue = queue
+        self.group = group
         self.offset = offset
         self.invoke_ms = invoke_ms
         self.end_ms = float("inf")
@@ -70,8 +83,9 @@ class Operation:
         """The clock of the member that was asked last, and its state, as a pull arrived."""
 
     def __repr__(self) -> str:
+        what = f"group={self.group}" if self.group else f"offset={self.offset}"
         return (
-            f"{self.number} {self.kind} queue={self.queue} offset={self.offset} end={self.end}"
+            f"{self.number} {self.kind} queue={self.queue} {what} end={self.end}"
             f" {self.outcome} {self.invoke_ms:.3f}..{self.end_ms:.3f} at {self.node or '-'}"
         )
 
@@ -106,12 +120,15 @@ def check_history(history: Sequence[Operation]) -> None:
 
     An operation observes all that completed before its invocation: a read returns an end after
     every earlier acknowledged append and no less than any earlier end (no stale read); an append
-    gets an offset after them; no two appends share an offset.
+    gets an offset after them; no two appends share an offset. A group's offset, which only its own
+    client commits, and only forward, never goes back, and is one that was committed.
     """
     done = sorted((op for op in history if op.outcome == OK), key=lambda op: (op.end_ms, op.number))
     _check_places(done)
-    # `floors` is each queue's lowest end that an operation invoked now must observe.
-    floors: dict[int, int] = {}
+    _check_offsets_were_committed(history)
+    # `floors` is the lowest end, of each queue and of each group's offset in it, that an operation
+    # invoked now must observe.
+    floors: dict[tuple[str, int], int] = {}
     at = 0
     for operation in sorted(done, key=lambda op: (op.invoke_ms, op.number)):
         # Only operations that ended strictly before this invocation precede it in real time; all
@@ -119,15 +136,33 @@ def check_history(history: Sequence[Operation]) -> None:
         while at < len(done) and done[at].end_ms < operation.invoke_ms:
             earlier = done[at]
             end = earlier.offset + 1 if earlier.kind == APPEND else earlier.end
-            floors[earlier.queue] = max(floors.get(earlier.queue, 0), end)
+            place = earlier.group, earlier.queue
+            floors[place] = max(floors.get(place, 0), end)
             at += 1
-        floor = floors.get(operation.queue, 0)
+        floor = floors.get((operation.group, operation.queue), 0)
         if operation.kind == APPEND and operation.offset < floor:
             raise Violated(
                 "real-time-order", f"{operation!r} is before what was at {floor - 1} already"
             )
-        if operation.kind != APPEND and operation.end < floor:
+        if operation.kind == FETCH and operation.end < floor:
+            raise Violated("committed-offset-is-seen", f"{operation!r} misses offset {floor}")
+        if operation.kind in (PULL, MAX_OFFSET) and operation.end < floor:
             raise Violated("no-stale-read", f"{operation!r} misses what was at {floor - 1} already")
+
+
+def _check_offsets_were_committed(history: Sequence[Operation]) -> None:
+    committed: dict[tuple[str, int], int] = {}
+    for operation in history:
+        if operation.kind == COMMIT:
+            committed[operation.group, operation.queue] = operation.end
+    for operation in history:
+        if operation.kind == FETCH and operation.outcome == OK:
+            most = committed.get((operation.group, operation.queue), 0)
+            if operation.end > most:
+                raise Violated(
+                    "committed-offset-is-seen",
+                    f"{operation!r}, but no client committed more than {most}",
+                )
 
 
 def _check_places(done: Iterable[Operation]) -> None:

@@ -50,6 +50,9 @@ _term = attrgetter("_term")
 
 Messages = Sequence[tuple[str, Message]]
 
+OWED_MAX_MS = 1000.0
+"""How soon a leader of an older term is to be told, while no write waits for the disk."""
+
 
 class Steps:
     """What one process of a member has done that its next steps must fit."""
@@ -68,6 +71,9 @@ class Steps:
         self._asked_term = -1
         """The term in which this member, as its leader, asked another to take over."""
         self._transfer_due_ms: float | None = None
+        self._transfer_target: str | None = None
+        self._owed: dict[str, float | None] = {}
+        """Leaders of older terms that are to be told of this one, and since when."""
         self._is_full = self._was_full = False
         self._heard: list[PushRequest | SnapshotRequest] = []
         self._reads: dict[Token, int] = {}
@@ -87,6 +93,8 @@ class Steps:
         """A message is about to be handled."""
         if isinstance(message, PushRequest | SnapshotRequest):
             self._heard.append(message)
+        if isinstance(message, PushRequest) and message.term < self._core.term:
+            self._owed.setdefault(message.leader)
 
     def stepped(
         self,
@@ -103,12 +111,14 @@ class Steps:
         """
         self._check_membership(writes)
         self._check_disk(writes, messages, stalled_ms)
+        if self._owed:
+            self._check_owed(messages, now_ms, is_stalled=stalled_ms > 0)
         leading: Leadership | None = _leadership(self._core)
         if leading is not None:
             if leading is not self._leading:
                 self._pushed_to.clear()
                 self._snapshots.clear()
-                self._transfer_due_ms = None
+                self._transfer_due_ms = self._transfer_target = None
                 self._reads, self._round = {}, 0
             self._check_reads(leading)
             for peer, message in messages:
@@ -171,6 +181,24 @@ class Steps:
             and any(isinstance(write, Append | Install) for write in writes)
         ):
             raise Violated("full-disk-takes-nothing", "it takes on a leader's entries", name)
+
+    def _check_owed(self, messages: Messages, now_ms: float, *, is_stalled: bool) -> None:
+        """A leader of an older term is told of the new one (Raft figure 2: "reply false").
+
+        The term may have to be durable first.
+        """
+        for peer, message in messages:
+            if isinstance(message, PushResponse):
+                self._owed.pop(peer, None)
+        for leader, since_ms in list(self._owed.items()):
+            if since_ms is None or is_stalled:
+                self._owed[leader] = now_ms
+            elif now_ms > since_ms + OWED_MAX_MS:
+                raise Violated(
+                    "old-leaders-are-answered",
+                    f"{leader} pushes in an older term than {self._core.term}, and is not told so",
+                    self._name,
+                )
 
     # ---- a follower's acknowledgements --------------------------------------------------
 
@@ -329,7 +357,8 @@ class Steps:
         transfer = leading.transfer
         due_ms, target = transfer.due_ms, transfer.target
         is_new = target is not None and due_ms != self._transfer_due_ms
-        self._transfer_due_ms = due_ms
+        self._check_timeout(transfer, now_ms)
+        self._transfer_due_ms, self._transfer_target = due_ms, target
         if (
             not is_new
             or not is_single
@@ -346,6 +375,14 @@ class Steps:
                     f" up to {voter.match_index}",
                     self._name,
                 )
+
+    def _check_timeout(self, transfer: Transfer, now_ms: float) -> None:
+        """Nothing moves a transfer's timeout (`check_transfer`: then it is given up)."""
+        due_ms, before_ms, target = transfer.due_ms, self._transfer_due_ms, transfer.target
+        is_same = target is not None and target == self._transfer_target
+        if is_same and before_ms is not None and now_ms < before_ms != due_ms:
+            what = f"the transfer to {target} was given more time"
+            raise Violated("transfers-are-given-up", what, self._name)
 
     def _check_passed_on(self, leading: Leadership, messages: Messages, now_ms: float) -> None:
         """A leader that steps down by itself asks a voter that has its whole log to lead."""

@@ -425,6 +425,23 @@ def target_goes_away(rng: RandomStream, group: Group, at_ms: int) -> list[AnyFau
     ]
 
 
+def crashed_successor(rng: RandomStream, group: Group, at_ms: int) -> list[AnyFault]:
+    """Leadership is transferred to a member that loses power as it takes the new term.
+
+    It is soon back, in a term that no other member has heard of.
+    """
+    name = rng.choice(group.members)
+    return [
+        Transfer(start_ms=at_ms, duration_ms=100, to=name),
+        CrashAtOperation(
+            start_ms=at_ms,
+            duration_ms=rng.randint(200, 1500),
+            node=name,
+            operations=rng.randint(1, 8),
+        ),
+    ]
+
+
 def undone_change(rng: RandomStream, group: Group, at_ms: int) -> list[AnyFault]:
     """A member joins; then a leader that is cut off starts a change, which its successor undoes.
 
@@ -530,7 +547,7 @@ CHAIN_WEIGHTS = {
     "target_goes_away": 3,
 }
 """Weights of chains that need luck to hit their target; the others have weight 1."""
-LATER = _named(undone_change, sick_disk, snapshot_meets_sick_disk)
+LATER = _named(undone_change, sick_disk, snapshot_meets_sick_disk, crashed_successor)
 """Scenarios from yet another stream, so that what older seeds have stays the same."""
 SCENARIOS = {**BASE_SCENARIOS, **CHAINS, **LATER}
 """All scenarios by name."""

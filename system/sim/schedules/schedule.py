@@ -38,6 +38,9 @@ from shaketable.system.sim.schedules.scenarios import (
 )
 
 QUEUES_MAX = 4
+COMMITS_PER_S = 6
+FETCHES_PER_S = 4
+"""Of consumer groups' offsets, by all clients together."""
 WAVE_MS = 1000
 """Where the load comes in waves, half of each such period is quiet."""
 SCENARIOS = 0.5
@@ -124,10 +127,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
-    """What a client does at one instant: `count` appends, or one read, of one queue.
+    """What a client does at one instant: `count` appends, or one other operation, of one queue.
 
     `kind` is "append" (one by one, pipelined), "batch" (all in one read of the connection), "pull"
-    (from `back` messages before the end that the client knows) or "max_offset".
+    (from `back` messages before the end that the client knows), "max_offset", "commit" (the offset
+    of the client's consumer group) or "fetch" (the committed offset of the group of client `back`).
     """
 
     at_ms: int
@@ -209,6 +213,9 @@ def draw_schedule(seed: int, options: Options | None = None) -> Schedule:
     if options.chains and rngs.stream("crowded").chance(CROWDED):
         settings = msgspec.structs.replace(settings, crowded=True)
     calls = draw_calls(rngs.stream("calls"), settings, options.operations_per_s)
+    if options.chains:
+        more = draw_offset_calls(rngs.stream("offset_calls"), settings)
+        calls = tuple(sorted((*calls, *more), key=lambda call: call.at_ms))
     return Schedule(seed=seed, settings=settings, faults=faults, calls=calls)
 
 
@@ -342,6 +349,18 @@ def draw_calls(rng: RandomStream, settings: Settings, operations_per_s: int) -> 
             calls.append(Call(at_ms, client, kind, queue, count, 0, body))
             done += count
     calls.sort(key=lambda call: call.at_ms)
+    return tuple(calls)
+
+
+def draw_offset_calls(rng: RandomStream, settings: Settings) -> tuple[Call, ...]:
+    """Generate commits of consumer groups' offsets, and fetches of what is committed."""
+    calls: list[Call] = []
+    last_ms = settings.run_ms - settings.idle_ms
+    for kind, per_s in (("commit", COMMITS_PER_S), ("fetch", FETCHES_PER_S)):
+        for _ in range(per_s * settings.run_ms // 1000):
+            at_ms, client = rng.randrange(100, last_ms), rng.randrange(settings.clients)
+            queue, whose = rng.randrange(settings.queues), rng.randrange(settings.clients)
+            calls.append(Call(at_ms, client, kind, queue, 1, whose))
     return tuple(calls)
 
 

@@ -317,6 +317,14 @@ PROMISES: dict[str, Promise] = {
         "A read sees everything that was acknowledged, or read, before it began.",
         "A client would not find its own message, or see the queue go back in time.",
     ),
+    "committed-offset-is-seen": Promise(
+        "An offset that a consumer group has committed is what it is told from then on.",
+        "The group would read messages again that it has handled, or skip some that it has not.",
+    ),
+    "old-leaders-are-answered": Promise(
+        "A leader of an older term that pushes entries is told of the newer term.",
+        "It would never step down for a member that cannot follow it, which stays without entries.",
+    ),
     "reads-wait-for-an-echo": Promise(
         "A read is served once a majority has echoed a heartbeat that was sent after it arrived.",
         "Before, another member may have been elected, and what it has acknowledged is missed.",

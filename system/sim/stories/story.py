@@ -466,6 +466,8 @@ def describe_call(call: Call) -> str:
         "batch": f"{times}append{'s' * (call.count > 1)} in one go to" if times else "append to",
         "pull": "pull from",
         "max_offset": "ask for the end of",
+        "commit": "commit an offset in",
+        "fetch": "ask for a committed offset in",
     }.get(call.kind, call.kind)
     return f"client {call.client}, at {call.at_ms} ms: {what} queue {call.queue}"
 

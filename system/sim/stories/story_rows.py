@@ -19,7 +19,15 @@ from shaketable.system.raft.protocol import (
     VoteRequest,
     VoteResponse,
 )
-from shaketable.system.sim.rules.client_history import APPEND, OK, PULL, UNKNOWN, Operation
+from shaketable.system.sim.rules.client_history import (
+    APPEND,
+    COMMIT,
+    FETCH,
+    OK,
+    PULL,
+    UNKNOWN,
+    Operation,
+)
 from shaketable.system.sim.schedules.faults import AnyFault, Pause
 from shaketable.system.sim.stories.watch import Event, Kind, Sending, Watched, entries
 
@@ -187,6 +195,10 @@ def _client_arrows(seen: Watched) -> Iterable[Arrow]:
             arrow.what = in_series(arrow.series, first, last)
         elif operation.kind == PULL:
             arrow.what = f"a pull of queue {operation.queue} from offset {operation.offset}"
+        elif operation.kind == COMMIT:
+            arrow.what = f"the commit of offset {operation.end} by {_in_queue(operation)}"
+        elif operation.kind == FETCH:
+            arrow.what = f"the question what was committed by {_in_queue(operation)}"
         else:
             arrow.what = f"the question where queue {operation.queue} ends"
         yield arrow
@@ -360,6 +372,10 @@ def _client_events(seen: Watched) -> Iterable[Event]:
         yield Event(end_ms, client_lane(client), Kind.ANSWER, text)
 
 
+def _in_queue(operation: Operation) -> str:
+    return f"{operation.group} in queue {operation.queue}"
+
+
 def _outcome(together: Sequence[Operation], outcome: str) -> str:
     first, last = together[0], together[-1]
     if first.kind == APPEND:
@@ -373,8 +389,13 @@ def _outcome(together: Sequence[Operation], outcome: str) -> str:
             verb = "is" if first is last else "are"
             return f"is answered that {what} {verb} stored at {at} of queue {first.queue}"
         return f"{'does not learn what became of' if outcome == UNKNOWN else 'is refused'} {what}"
+    if first.kind == COMMIT:
+        how = {OK: "has committed", UNKNOWN: "may have committed"}.get(outcome, "has not committed")
+        return f"{how} offset {first.end} as {_in_queue(first)}"
     if outcome != OK:
         return "gets no answer to its read"
+    if first.kind == FETCH:
+        return f"is answered that {_in_queue(first)} has committed {first.end}"
     if first.kind == PULL:
         return f"reads {first.count} messages from offset {first.offset} of queue {first.queue}"
     return f"is answered that queue {first.queue} ends at {first.end}"

@@ -16,11 +16,21 @@ from shaketable.system.client import (
     PullResult,
     RefusedError,
 )
-from shaketable.system.sim.clients import TOPIC, TOPIC_BYTES, body_bytes_of
+from shaketable.system.client.group import commit_offset, committed_offset
+from shaketable.system.sim.clients import (
+    NOT_APPENDED,
+    TOPIC,
+    TOPIC_BYTES,
+    GroupOffsets,
+    body_bytes_of,
+    group_of,
+)
 from shaketable.system.sim.key_queries import properties_of
 from shaketable.system.sim.rules.client_history import (
     APPEND,
+    COMMIT,
     FAIL,
+    FETCH,
     MAX_OFFSET,
     OK,
     PULL,
@@ -63,6 +73,7 @@ class TrioClient:
         self.number = number
         self.process = Process(f"c{number}", address, 0)
         self.ends: dict[int, int] = {}
+        self.offsets = GroupOffsets(number)
         self.calls = 0
         self.group = world.mutant.client.group_client(
             world.client_addresses(),
@@ -112,6 +123,10 @@ class TrioClients:
             await self._pull(client, call)
         elif call.kind == MAX_OFFSET:
             await self._max_offset(client, call)
+        elif call.kind == COMMIT:
+            await self._commit(client, call)
+        elif call.kind == FETCH:
+            await self._fetch(client, call)
         elif call.kind == "batch" and call.count > 1:
             await self._send_batch(client, call)
         else:
@@ -174,6 +189,32 @@ class TrioClients:
             return
         self._read(client, operation)
 
+    async def _commit(self, client: TrioClient, call: Call) -> None:
+        offset = client.offsets.next(call.queue)
+        if offset is None:
+            return
+        operation = self._operation(client, call)
+        operation.end = offset
+        try:
+            await commit_offset(client.group, operation.group, TOPIC, call.queue, offset)
+        except RefusedError:
+            self._end(operation, FAIL)
+        except OutcomeUnknownError as error:
+            self._unknown(operation, error)
+        else:
+            self._end(operation, OK)
+        client.offsets.ended(operation.group, call.queue, operation.outcome)
+
+    async def _fetch(self, client: TrioClient, call: Call) -> None:
+        operation = self._operation(client, call)
+        try:
+            found = await committed_offset(client.group, operation.group, TOPIC, call.queue)
+        except (RefusedError, OutcomeUnknownError) as error:
+            self._unread(operation, error)
+            return
+        operation.end = found or 0
+        self._end(operation, OK)
+
     def _properties(self, operation: Operation) -> str:
         keyed = self._world.settings.keyed
         return properties_of(operation.number, keyed) if keyed else ""
@@ -182,10 +223,11 @@ class TrioClients:
 
     def _operation(self, client: TrioClient, call: Call) -> Operation:
         number = len(self.history) + 1
-        kind = call.kind if call.kind in (PULL, MAX_OFFSET) else APPEND
+        kind = call.kind if call.kind in NOT_APPENDED else APPEND
         offset = max(0, client.ends.get(call.queue, 0) - call.back) if kind == PULL else -1
+        group = group_of(call, client.number, [each.offsets for each in self._clients])
         now_ms = self._world.clock.now_ms
-        operation = Operation(number, client.number, kind, call.queue, offset, now_ms)
+        operation = Operation(number, client.number, kind, call.queue, offset, now_ms, group)
         if kind == APPEND:
             body_bytes = body_bytes_of(number, call.body_bytes, self._world.settings)
             operation.body = b"%d." % number + bytes(max(0, body_bytes - 8))
