@@ -63,6 +63,7 @@ from shaketable.system.sim.rules.replication import (
     check_saved,
     check_transfer,
     check_watermark,
+    check_woken,
     watermark_of,
 )
 from shaketable.system.sim.rules.shadow import Shadow
@@ -379,6 +380,7 @@ class SimMember:
             world.counts.states.add((self.core.role.value, "tick"))
             self.broker.tick(local_ms)
             check_answered(self.name, self.broker, local_ms)
+            check_woken(self.name, self.broker)
             check_stalled(self.shadow, self.core, self.flush.waiting_ms)
             check_transfer(self.name, self.core, local_ms)
             self.pump()

@@ -564,6 +564,7 @@ def test_no_file_goes_before_its_time():
         ("dispatch-before-commit", "reads-are-committed"),
         ("one-message-a-pull", "pulls-are-filled"),
         ("held-pull-given-up-early", "held-pulls-wait"),
+        ("held-pull-not-woken", "held-pulls-are-woken"),
         ("filtered-pull-skips-one", "reads-agree"),
         ("read-joins-open-round", "reads-wait-for-an-echo"),
         ("offsets-unconfirmed", "committed-offset-is-seen"),

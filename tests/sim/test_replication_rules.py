@@ -244,6 +244,12 @@ def test_a_leader_of_an_older_term_is_told_of_the_new_one():
     assert found == "old-leaders-are-answered"
 
 
+def test_a_term_that_cannot_be_saved_is_not_told():
+    asked = Transfer(start_ms=3_000, duration_ms=100, to="n1")
+    full = FullDisk(start_ms=3_001, duration_ms=2_500, node="n1", copies_on_write=True)
+    assert violated(SilentToOldLeaders, LEADS, asked, full) == ""
+
+
 def test_a_leader_with_a_full_disk_asks_the_nearest_to_lead():
     away = Cut(start_ms=2500, duration_ms=200, links=(("n0", "n1"),))
     full = FullDisk(start_ms=2600, duration_ms=1000, node="n0", copies_on_write=True)

@@ -112,7 +112,9 @@ class Steps:
         self._check_membership(writes)
         self._check_disk(writes, messages, stalled_ms)
         if self._owed:
-            self._check_owed(messages, now_ms, is_stalled=stalled_ms > 0)
+            pending = self._core.ledger.pending
+            is_durable = pending.state_seq <= pending.synced_seq
+            self._check_owed(messages, now_ms, may_answer=is_durable and stalled_ms <= 0)
         leading: Leadership | None = _leadership(self._core)
         if leading is not None:
             if leading is not self._leading:
@@ -182,16 +184,16 @@ class Steps:
         ):
             raise Violated("full-disk-takes-nothing", "it takes on a leader's entries", name)
 
-    def _check_owed(self, messages: Messages, now_ms: float, *, is_stalled: bool) -> None:
+    def _check_owed(self, messages: Messages, now_ms: float, *, may_answer: bool) -> None:
         """A leader of an older term is told of the new one (Raft figure 2: "reply false").
 
-        The term may have to be durable first.
+        `may_answer`: the new term is durable, which it has to be first.
         """
         for peer, message in messages:
             if isinstance(message, PushResponse):
                 self._owed.pop(peer, None)
         for leader, since_ms in list(self._owed.items()):
-            if since_ms is None or is_stalled:
+            if since_ms is None or not may_answer:
                 self._owed[leader] = now_ms
             elif now_ms > since_ms + OWED_MAX_MS:
                 raise Violated(
@@ -454,6 +456,8 @@ TRANSFER_SLACK_MS = 500.0
 HANDLES_MAX = 4
 """Handles of one file: its writer's, its readers', and one temporary. A leaked handle stays open
 as long as the node runs."""
+SCANNED_MAX = 800
+"""Messages that are looked at for one held pull (`BrokerConfig.filtered_units_max`)."""
 OPERATORS_MAX = 8
 """Membership changes wait among the appends and do not count for their limit."""
 
@@ -461,6 +465,8 @@ _appends = attrgetter("_pending.waiting")
 _appends_max = attrgetter("_config.pending_sends_max")
 _held = attrgetter("_held")
 _pushes_in_flight = attrgetter("_in_flight")
+_pulls_held = attrgetter("_reads._held._held")
+_queues = attrgetter("_reput.queues")
 
 
 def check_answered(name: str, broker: Broker, now_ms: float) -> None:
@@ -469,6 +475,20 @@ def check_answered(name: str, broker: Broker, now_ms: float) -> None:
     if appends and appends[0].due_ms <= now_ms:
         late_ms = now_ms - appends[0].due_ms
         raise Violated("appends-are-answered", f"one waits {late_ms:.0f} ms too long", name)
+
+
+def check_woken(name: str, broker: Broker) -> None:
+    """Raise Violated where a held pull waits for a message that is there, at a tick."""
+    queues = _queues(broker)
+    for held in _pulls_held(broker).values():
+        begin, end = held.pull.request.queue_offset, queues.max_offset(held.queue)
+        # One that is not confirmed may be held to be refused: this member does not lead.
+        if not held.pull.is_confirmed or not queues.min_offset(held.queue) <= begin < end:
+            continue
+        units = queues.units(held.queue, begin, min(end - begin, SCANNED_MAX))
+        if held.tags is None or any(held.tags.passes(code) for _, _, code in units):
+            what = f"a pull of {held.queue} from {begin}, which ends at {end}, is still held"
+            raise Violated("held-pulls-are-woken", what, name)
 
 
 def check_appends(name: str, broker: Broker) -> None:

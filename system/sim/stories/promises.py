@@ -81,6 +81,10 @@ PROMISES: dict[str, Promise] = {
         "A pull that finds nothing is held for as long as it may be.",
         "Consumers would ask again at once, and keep their brokers busy with nothing.",
     ),
+    "held-pulls-are-woken": Promise(
+        "A held pull is answered as soon as a message that it wants is there.",
+        "The message would come late: when the pull times out, or with the next one.",
+    ),
     "clients-pause": Promise(
         "A client pauses before it repeats a request.",
         "While a group has no leader, its clients would keep its members busy with refusals.",

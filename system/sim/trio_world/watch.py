@@ -35,6 +35,7 @@ from shaketable.system.sim.rules.replication import (
     check_answered,
     check_appends,
     check_bounds,
+    check_woken,
 )
 from shaketable.system.sim.rules.shadow import Shadow
 from shaketable.system.sim.rules.violation import Violated
@@ -165,6 +166,7 @@ class Watch:
         assert isinstance(core, RaftCore), "this is a member of a group"
         try:
             check_answered(self._name, broker, now_ms)
+            check_woken(self._name, broker)
             check_bounds(self._name, broker, core)
             self._reporter.served(broker)
         except Violated as found:
@@ -408,6 +410,7 @@ class MasterSlaveWatch:
         """The broker was ticked."""
         try:
             check_answered(self._name, broker, now_ms)
+            check_woken(self._name, broker)
             check_appends(self._name, broker)
         except Violated as found:
             self._reporter.violated(found)
