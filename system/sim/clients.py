@@ -247,8 +247,7 @@ class Clients:
             member = world.members[client.target]
         for operation in operations:
             operation.node = member.name
-        keyed = world.settings.keyed
-        requests = [_request(operation, keyed) for operation in operations]
+        requests = [_request(operation, world.settings) for operation in operations]
         at_ms = world.heap.now_ms + world.settings.client_delay_ms
         if batch.is_pipelined:
             for request in requests:
@@ -472,7 +471,8 @@ def group_of(call: Call, client: int, offsets: Sequence[GroupOffsets]) -> str:
     return offsets[call.back % len(offsets)].name if call.kind == FETCH else ""
 
 
-def _request(operation: Operation, keyed: float) -> SendRequest | Command:
+def _request(operation: Operation, settings: Settings) -> SendRequest | Command:
+    keyed = settings.keyed
     if operation.kind == APPEND:
         fields = SendMessageV2("simulated", TOPIC, operation.queue)
         if keyed:

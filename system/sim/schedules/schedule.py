@@ -38,6 +38,9 @@ from shaketable.system.sim.schedules.scenarios import (
 )
 
 QUEUES_MAX = 4
+QUIET = 0.5
+"""Share of the seeds with a queue where clients wait together for single messages."""
+QUIET_ROUND_MS = 1_500
 COMMITS_PER_S = 6
 FETCHES_PER_S = 4
 """Of consumer groups' offsets, by all clients together."""
@@ -215,6 +218,7 @@ def draw_schedule(seed: int, options: Options | None = None) -> Schedule:
     calls = draw_calls(rngs.stream("calls"), settings, options.operations_per_s)
     if options.chains:
         more = draw_offset_calls(rngs.stream("offset_calls"), settings)
+        more += draw_quiet_calls(rngs.stream("quiet_calls"), settings)
         calls = tuple(sorted((*calls, *more), key=lambda call: call.at_ms))
     return Schedule(seed=seed, settings=settings, faults=faults, calls=calls)
 
@@ -361,6 +365,26 @@ def draw_offset_calls(rng: RandomStream, settings: Settings) -> tuple[Call, ...]
             at_ms, client = rng.randrange(100, last_ms), rng.randrange(settings.clients)
             queue, whose = rng.randrange(settings.queues), rng.randrange(settings.clients)
             calls.append(Call(at_ms, client, kind, queue, 1, whose))
+    return tuple(calls)
+
+
+def draw_quiet_calls(rng: RandomStream, settings: Settings) -> tuple[Call, ...]:
+    """Generate rounds of pulls at the end of a queue of their own, and then single messages.
+
+    Some of the pulls go on waiting while others have got what they want.
+    """
+    if not rng.chance(QUIET):
+        return ()
+    calls: list[Call] = []
+    queue, last_ms = settings.queues, settings.run_ms - settings.idle_ms
+    for round_ms in range(100, last_ms - QUIET_ROUND_MS, QUIET_ROUND_MS):
+        for _ in range(6):
+            client = rng.randrange(settings.clients)
+            calls.append(Call(round_ms + rng.randrange(100), client, "max_offset", queue))
+            calls.append(Call(round_ms + 150 + rng.randrange(100), client, "pull", queue))
+        for _ in range(4):
+            client = rng.randrange(settings.clients)
+            calls.append(Call(round_ms + rng.randrange(260, 900), client, "append", queue))
     return tuple(calls)
 
 
