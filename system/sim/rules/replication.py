@@ -74,6 +74,7 @@ class Steps:
         self._transfer_target: str | None = None
         self._owed: dict[str, float | None] = {}
         """Leaders of older terms that are to be told of this one, and since when."""
+        self._owed_term = -1
         self._is_full = self._was_full = False
         self._heard: list[PushRequest | SnapshotRequest] = []
         self._reads: dict[Token, int] = {}
@@ -94,6 +95,9 @@ class Steps:
         if isinstance(message, PushRequest | SnapshotRequest):
             self._heard.append(message)
         if isinstance(message, PushRequest) and message.term < self._core.term:
+            if self._owed_term != self._core.term:
+                self._owed_term = self._core.term
+                self._owed.clear()
             self._owed.setdefault(message.leader)
 
     def stepped(
@@ -189,6 +193,8 @@ class Steps:
 
         `may_answer`: the new term is durable, which it has to be first.
         """
+        if self._core.term != self._owed_term:  # an answer in a term that is over is not sent
+            self._owed.clear()
         for peer, message in messages:
             if isinstance(message, PushResponse):
                 self._owed.pop(peer, None)
