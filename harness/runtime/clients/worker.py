@@ -313,7 +313,8 @@ class Worker:
                 self._stop.set()
             elif message == "break":
                 to = [self._plan.addresses[node] for node in arguments[0]]
-                self._control.send(("broke", break_connections(to)))
+                # In a thread: names may have to be looked up, and clients go on meanwhile.
+                self._control.send(("broke", await trio.to_thread.run_sync(break_connections, to)))
             elif message == "finals":
                 nursery.start_soon(self._finals, arguments[0])
             else:
