@@ -8,7 +8,7 @@ the same way. And if no client was answered meanwhile, it was the machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 import numpy as np
@@ -103,3 +103,17 @@ def answered_between(operations: pa.Table, start: Ints, stop: Ints) -> Bools:
     at = np.searchsorted(call[order], start, side="left")
     is_answered: Bools = (at < len(call)) & (earliest[np.minimum(at, len(call) - 1)] <= stop)
     return is_answered
+
+
+def unanswered_between(
+    operations: pa.Table, start: Ints, stop: Ints, besides: Collection[str]
+) -> Bools:
+    """Return whether an operation called from `start` to `stop` (ns) had no known outcome.
+
+    Those of the functions `besides` do not count.
+    """
+    is_other = pc.invert(pc.is_in(operations["f"], pa.array([*LOCAL, *besides])))
+    table = operations.filter(pc.and_(pc.equal(operations["outcome"], "info"), is_other))
+    call = np.sort(whole_numbers(table["call_ns"]))
+    is_any: Bools = np.searchsorted(call, start, "left") < np.searchsorted(call, stop, "right")
+    return is_any

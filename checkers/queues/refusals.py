@@ -26,7 +26,12 @@ from shaketable.checkers.anomalies.observations import (
     whole_numbers,
 )
 from shaketable.checkers.findings import Findings, gather
-from shaketable.checkers.queues.quiet_times import answered_between, quiet_since
+from shaketable.checkers.queues.quiet_times import (
+    answered_between,
+    is_one_term,
+    quiet_since,
+    unanswered_between,
+)
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Verdict
 from shaketable.harness.history.schema import request_of
@@ -35,7 +40,7 @@ NAME: Final = "refusals"
 DONE, WRONG, SILENT = "not-refused", "wrong-refusal", "no-answer"
 SUCCESS: Final = 0
 BOUND_NS: Final = 1_000_000_000
-"""An operator is answered within this time if nothing is wrong."""
+"""Others are answered within this time if nothing is wrong."""
 ASKED: Final = ("misrequest", "delete-topic")
 
 
@@ -43,8 +48,9 @@ class Refusals:
     """A request that must be refused is refused, by the right code, and soon.
 
     Judges each topic's operators. No such request is carried out; none is refused with another
-    code. One without an answer is a finding if it was quiet for a second from its call on, and
-    other operations were answered in that time.
+    code. One without an answer is a finding if it was quiet for as long as its client waited, one
+    leader was in office, another operation was answered in the first second, and no operation of
+    another kind was left without an answer: a request may be many steps, each of which waits.
     """
 
     name = NAME
@@ -105,9 +111,13 @@ def _add(
 
 
 def _unanswered(operations: pa.Table, asked: Answers, context: CheckContext) -> Bools:
-    """Return which requests had no answer in quiet times, while another operation had one."""
-    until = asked.call + BOUND_NS
+    """Return which requests had no answer in quiet times, while all others were answered."""
+    until = asked.call + context.patience_ns
     quiet = quiet_since(context, until)
-    is_judged = ~asked.is_ok & ~asked.is_failed & (quiet != NEVER) & (quiet <= asked.call)
-    is_silent: Bools = is_judged & answered_between(operations, asked.call, until)
+    is_silent: Bools = ~asked.is_ok & ~asked.is_failed & (quiet != NEVER) & (quiet <= asked.call)
+    is_silent &= answered_between(operations, asked.call, asked.call + BOUND_NS)
+    is_silent &= ~unanswered_between(operations, asked.call - context.patience_ns, until, ASKED)
+    for row in np.flatnonzero(is_silent).tolist():
+        # The term that ended a request may have been seen late.
+        is_silent[row] = is_one_term(context, int(asked.call[row]), int(until[row]))
     return is_silent

@@ -14,6 +14,8 @@ from typing import Final, Protocol, runtime_checkable
 
 from shaketable.harness.contracts.plugins import Operation, TargetClient, Workload
 
+ANSWER_GRACE_S: Final = 1.0
+"""How much longer than its own timeout a target's client may take before it is cancelled."""
 FOUND_MAX: Final = 16
 """At most this many messages are requested by key."""
 ALL_SPAN: Final = 1 << 62
@@ -66,6 +68,11 @@ def topics_of(workload: Workload) -> Mapping[str, frozenset[str]]:
 def hold_of(workload: Workload) -> float:
     """Return how long operations of a workload may wait on purpose, in seconds."""
     return workload.hold_s if isinstance(workload, HoldingWorkload) else 0.0
+
+
+def patience_s_of(op_timeout_s: float, workload: Workload) -> float:
+    """Return how long one operation may go on before it is cancelled, in seconds."""
+    return op_timeout_s + ANSWER_GRACE_S + hold_of(workload)
 
 
 @runtime_checkable

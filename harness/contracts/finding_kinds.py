@@ -529,7 +529,7 @@ FINDING_KINDS: Final[Mapping[str, FindingKind]] = {
         FindingKind(
             "no-answer", "operator was not answered", "operators were not answered",
             promise=(
-                "While nothing is wrong with the group, an operator is answered within a second."
+                "While nothing is wrong with the group, an operator gets an answer."
             ),
             excluded_by=(NOTHING,),
         ),

@@ -111,6 +111,7 @@ class CheckContext:
         final_from_ns: when the clients' final operations began, after the heal; None if unknown.
         elections_ns: when a later term was first seen.
         stalls: (from, to) in ns, when the clients' own processes did not run.
+        patience_ns: how long a client waits for one operation's answer at most.
         topics: the topics that a checker judges (of keys "topic/queue"); one not listed judges all.
         initial: the first state that a user or the history's format gives, as --initial takes it.
         is_timed: False if the history has no times: then they count its events, and no checker
@@ -131,6 +132,7 @@ class CheckContext:
     final_from_ns: int | None = None
     elections_ns: tuple[int, ...] = ()
     stalls: tuple[tuple[int, int], ...] = ()
+    patience_ns: int = 10_000_000_000
     topics: Mapping[str, frozenset[str]] = field(default_factory=dict)
     is_timed: bool = True
     initial: str | None = None

@@ -35,7 +35,7 @@ from shaketable.harness.campaigns import campaign as campaigns
 from shaketable.harness.campaigns.campaign import Campaign, faults_of, repeat_command, target_of
 from shaketable.harness.contracts.abilities import Broken, SegmentedLog, ShowsLogs
 from shaketable.harness.contracts.capabilities import family_of
-from shaketable.harness.contracts.clients import topics_of
+from shaketable.harness.contracts.clients import patience_s_of, topics_of
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.finding_kinds import record_of
 from shaketable.harness.contracts.plugins import CheckContext, FaultWindow, Promises, Target
@@ -195,6 +195,7 @@ def _job(folder: RunFolder, campaign: Campaign, target: Target, exported: Export
         final_from_ns=_final_from_ns(folder),
         elections_ns=tuple(_elections_ns(folder)),
         stalls=tuple((from_ns, to_ns) for from_ns, to_ns in folder.facts().get("stalls") or ()),
+        patience_ns=int(patience_s_of(campaign.op_timeout_s, workload) * 1e9),
         topics=topics_of(workload),
     )
     return CheckJob(

@@ -32,3 +32,31 @@ def test_the_page_of_a_check_names_it_too() -> None:
     asked = op(3, "misrequest", 0, 10, input=16, expected=16, output=0)
     assert describe(asked) == "misrequest 16 -> 16: 0"
     assert describe({**asked, "extra": WORDS}) == 'misrequest "add the leader": 0'
+
+
+def silent(*others: dict[str, object], **more: object) -> int:
+    """Return how many requests are found unanswered, beside others; times in seconds."""
+    asked = op(3, "misrequest", 1_000_000_000, None, key="q", input=16, expected=16, outcome="info")
+    beside = op(4, "poll", 1_100_000_000, 1_200_000_000, key="q")
+    found = PLUGIN.check({"operations": table([asked, beside, *others])}, context(**more))
+    return sum(1 for kind in found["kind"].to_pylist() if kind == "no-answer")
+
+
+def test_a_request_that_alone_had_no_answer_is_found() -> None:
+    assert silent() == 1
+
+
+@pytest.mark.parametrize("seen_ns", [2_500_000_000, 4_500_000_000, 8_000_000_000])
+def test_a_request_that_an_election_may_have_cut_is_not(seen_ns: int) -> None:
+    # Many sends, one after another: the first second says nothing about the last of them.
+    assert not silent(elections_ns=(seen_ns,), patience_ns=4_000_000_000)
+
+
+def test_nor_is_one_beside_others_without_an_answer() -> None:
+    other = op(5, "send", 3_000_000_000, None, key="q", outcome="info")
+    assert not silent(other)
+    assert silent({**other, "f": "misrequest"}, {**other, "call_ns": 30_000_000_000})
+
+
+def test_an_election_long_after_it_does_not_hide_it() -> None:
+    assert silent(elections_ns=(11_000_000_000,), patience_ns=4_000_000_000) == 1

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import trio
 
-from shaketable.harness.runtime.clients.worker import ANSWER_GRACE_S, Worker, WorkerPlan
+from shaketable.harness.contracts.clients import ANSWER_GRACE_S
+from shaketable.harness.runtime.clients.worker import Worker, WorkerPlan
 from shaketable.harness.runtime.clients.workers import FINALS_GRACE_S, STALLS_MAX
 from shaketable.harness.runtime.observer import Counts
 

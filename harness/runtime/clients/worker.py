@@ -27,10 +27,11 @@ from shaketable.harness import discovery
 from shaketable.harness.campaigns.target_options import target_with
 from shaketable.harness.contracts.abilities import PlantsBugsBeside, RunsAlready
 from shaketable.harness.contracts.clients import (
+    ANSWER_GRACE_S,
     GroupClient,
     GroupWorkload,
     OpeningWorkload,
-    hold_of,
+    patience_s_of,
 )
 from shaketable.harness.contracts.errors import DefiniteError, HarnessError, IndefiniteError
 from shaketable.harness.contracts.plugins import (
@@ -62,8 +63,6 @@ STALL_MIN_S: Final = 0.5
 BACKOFF_FIRST_S: Final = 0.02
 BACKOFF_MAX_S: Final = 0.5
 """The longest wait of a client after consecutive failures; it doubles each time."""
-ANSWER_GRACE_S: Final = 1.0
-"""How much longer than its own timeout a target's client may take before it is cancelled."""
 CLOSE_TIMEOUT_S: Final = 1.0
 WAITING_TOLD_MAX: Final = 3
 FINAL_ATTEMPTS_MAX: Final = 20
@@ -186,7 +185,7 @@ class Worker:
         self._workload: Workload = discovery.get("workloads", plan.workload).configured(
             plan.options
         )
-        self._patience_s = plan.op_timeout_s + ANSWER_GRACE_S + hold_of(self._workload)
+        self._patience_s = patience_s_of(plan.op_timeout_s, self._workload)
         self._groups = self._workload if isinstance(self._workload, GroupWorkload) else None
         self.is_stepped = self._groups is not None
         """True if a final operation may consist of any number of operations."""

@@ -21,10 +21,11 @@ import multiprocess
 import trio
 
 from shaketable.harness.campaigns.campaign import Campaign, clients, workload_options
+from shaketable.harness.contracts.clients import ANSWER_GRACE_S
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import Address
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.runtime.clients.worker import ANSWER_GRACE_S, WorkerPlan, run_worker
+from shaketable.harness.runtime.clients.worker import WorkerPlan, run_worker
 from shaketable.harness.runtime.observer import Counts
 
 __all__ = ["Counts", "WorkerGroup", "WorkerPlan", "plan_workers"]
