@@ -16,6 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from shaketable.harness.volatile_disk import trial
 from tests.support.further_targets import NOT_IN_CI
+from tests.support.turns import ALL, TURNS, turn_of_commit, waits_for_another
 from tests.support.volume import is_whole
 
 # Tests expect the texts that users of a checkout see.
@@ -65,6 +66,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fast", action="store_true", help="leave out real processes, Spark and the browser"
     )
+    parser.addoption(
+        "--turn",
+        choices=[*map(str, range(1, TURNS + 1)), ALL],
+        help=f"of tests that take long, run this part of {TURNS}, or all (default: all where tests"
+        " are named, else a part that is another one with each commit)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.turn is None:  # else it is given, or this process was told
+        named = config.args_source is config.ArgsSource.ARGS, config.option.keyword
+        is_all = any(named) or config.option.markexpr
+        config.option.turn = ALL if is_all else str(turn_of_commit(config.rootpath))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -127,7 +141,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = set() if is_whole() else {"whole"}
     if config.getoption("--fast"):
         left_out |= SLOW_MARKERS
-    without = [item for item in items if any(item.get_closest_marker(m) for m in left_out)]
+    turn = config.getoption("--turn")
+    without = [
+        item
+        for item in items
+        if any(item.get_closest_marker(mark) for mark in left_out)
+        or waits_for_another(item.nodeid, turn)
+    ]
     if without:
         config.hook.pytest_deselected(items=without)
         items[:] = [item for item in items if item not in without]
@@ -156,6 +176,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
+    if (turn := config.getoption("--turn")) != ALL:
+        which = f"part {turn} of {TURNS}, by the commit; all of them: --turn {ALL}"
+        terminalreporter.write_line(f"tests that take long: {which}")
     reasons = skip_reasons(config)
     is_required = config.getoption("--require-all")
     if not reasons:
