@@ -388,6 +388,7 @@ class DLedgerTarget:
             "dLegerSelfId": member,
             "mappedFileSizeCommitLog": options.get("data_file_bytes", 1 << 30),
             "mappedFileSizeIndex": options.get("index_file_bytes", 160 << 20),
+            "shaketableInvariants": "true",
             "shaketableDisk": options.get("disk", "real"),
             "shaketableSeed": options.get("seed") or "",
             "shaketableMutant": options.get("mutant") or "",

@@ -34,6 +34,7 @@ from shaketable.harness.contracts.simulation import (
     SteersSimulated,
 )
 from shaketable.harness.targets.programs import name_server
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.sim.disk import DiskFaultRule, DiskFaultRules, PowerLoss
 from shaketable.system.sim.planted_bugs import HEALTHY, Mutant, planted_bug
 from shaketable.system.sim.rules.client_history import (
@@ -41,7 +42,6 @@ from shaketable.system.sim.rules.client_history import (
     check_expected,
     check_in_time,
 )
-from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.schedules.faults import (
     Cut,
     LinkFault,

@@ -40,6 +40,8 @@ from shaketable.system.node.members import Members
 from shaketable.system.node.node import Node, NodeParts, Replication, WriteHooks
 from shaketable.system.node.process import planted
 from shaketable.system.node.recorder import CannotRecord, Recorder
+from shaketable.system.node.watched_broker import SelfWatch, watched
+from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import Message
 from shaketable.system.store.broker_checkpoint import CheckpointFiles
@@ -58,6 +60,8 @@ def assemble(config: NodeConfig, machine: Machine, parts: Mutant | None = None) 
     """
     if parts is None:
         parts = planted(config.mutant)
+        if config.checks_invariants:
+            return _self_checked(config, machine, parts)
     if config.master_slave is not None:
         return assemble_master_slave(config, config.master_slave, machine, parts)
     _refuse_joining_with_plain_log(config, machine)
@@ -87,6 +91,15 @@ def assemble(config: NodeConfig, machine: Machine, parts: Mutant | None = None) 
     recorder.attach(broker)
     node_parts = _parts(config, machine, broker, commit_log, writer)
     return Node(config, machine, broker, node_parts, files, recorder)
+
+
+def _self_checked(config: NodeConfig, machine: Machine, parts: Mutant) -> Node:
+    """Build a member that checks its own steps."""
+    watch = SelfWatch(config.self_id)
+    node = assemble(config, machine, watched(parts, watch))
+    assert isinstance(node.broker.core, RaftCore), "this is a member of a group"
+    watch.started(node.broker.core)
+    return node
 
 
 def _parts(

@@ -46,9 +46,11 @@ class NodeConfig:
 
     `peers` maps every member's id, including this one's, to (host, port) of its DLedger port.
     `is_joining`: the node is not a member yet and waits to be added; `peers` is no voter list.
-    `reach` overrides the addresses of members that the log holds. `plain_log` is where a commit
-    log from before DLedger mode may be stored. Without `name_servers` the node does not
-    register; `broker_id` is the id that it registers with while it is not the leader.
+    `checks_invariants`: a member checks its own steps as simulations do, and ends with exit status
+    70 at the first that violates an invariant. `reach` overrides the addresses of members that the
+    log holds. `plain_log` is where a commit log from before DLedger mode may be stored. Without
+    `name_servers` the node does not register; `broker_id` is the id that it registers with while
+    it is not the leader.
     """
 
     self_id: str
@@ -63,6 +65,7 @@ class NodeConfig:
     seed: str = ""
     mutant: str = ""
     is_joining: bool = False
+    checks_invariants: bool = False
     reach: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     ack_policy: AckPolicy = "fsync"
     raft: RaftConfig = field(default_factory=RaftConfig)
@@ -102,7 +105,9 @@ class NodeConfig:
 _KNOWN_UNUSED = frozenset(("sendMessageThreadPoolNums",))
 _REQUIRED = ("listenPort", "storePathRootDir")
 _MEMBER_REQUIRED = ("dLegerSelfId", "dLegerGroup", "dLegerPeers")
-_MEMBER_KEYS = frozenset((*_MEMBER_REQUIRED, "mappedFileSizeIndex", "preferredLeaderIds"))
+_MEMBER_KEYS = frozenset(
+    (*_MEMBER_REQUIRED, "mappedFileSizeIndex", "preferredLeaderIds", "shaketableInvariants")
+)
 _OPTIONAL = (
     "autoCreateTopicEnable",
     "brokerClusterName",
@@ -202,6 +207,7 @@ def _member(values: Mapping[str, str]) -> NodeConfig:
         group=values["dLegerGroup"],
         peers=peers,
         is_joining=read_choice(values, "shaketableJoin", TRUTH, "false"),
+        checks_invariants=read_choice(values, "shaketableInvariants", TRUTH, "false"),
         reach=_peers(values, "shaketableReach"),
         ack_policy=read_choice(values, "flushDiskType", ACK_POLICIES, "SYNC_FLUSH"),
         raft=raft,

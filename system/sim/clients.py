@@ -15,6 +15,7 @@ from typing import Protocol
 import msgspec
 
 from shaketable.system.broker.reading.pulls import SUBSCRIPTION_FLAG, SUSPEND_FLAG
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.raft.protocol import Role
 from shaketable.system.remoting.codes import RequestCode, ResponseCode, outcome_of
 from shaketable.system.remoting.command import Command
@@ -45,7 +46,6 @@ from shaketable.system.sim.rules.client_history import (
     check_filled,
 )
 from shaketable.system.sim.rules.invariants import Invariants
-from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.run_trace import Counts
 from shaketable.system.sim.schedules.random_streams import RandomStreams
 from shaketable.system.sim.schedules.schedule import Call, Settings

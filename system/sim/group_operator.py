@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.raft.membership import MEMBERS_MAX, Membership
 from shaketable.system.raft.protocol import Role
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
@@ -18,7 +19,6 @@ from shaketable.system.remoting.requests import MemberRequest
 from shaketable.system.sim.clients import decode_reply
 from shaketable.system.sim.event_heap import EventHeap
 from shaketable.system.sim.member import SimMember
-from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.run_trace import Counts
 from shaketable.system.sim.schedules.schedule import Settings
 

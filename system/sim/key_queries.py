@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
 from shaketable.system.broker.broker import Broker
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.protocol import ENTRY_HEADER_BYTES
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
@@ -21,7 +22,6 @@ from shaketable.system.remoting.fastjson import loads
 from shaketable.system.remoting.requests import SendRequest, ViewMessage
 from shaketable.system.sim.event_heap import EventHeap
 from shaketable.system.sim.rules.invariants import Invariants
-from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.schedules.random_streams import RandomStream, RandomStreams
 from shaketable.system.store.consume_queue_files import ConsumeQueueFiles
 from shaketable.system.store.key_index import KeyIndex, has_key

@@ -19,6 +19,13 @@ from shaketable.system.broker.effects import BrokerEffects
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.mode import DLEDGER
 from shaketable.system.broker.topic_tables.taken_over import plain_dispatches, upgraded_snapshot
+from shaketable.system.invariants.queues import (
+    check_answered,
+    check_bounds,
+    check_transfer,
+    check_woken,
+)
+from shaketable.system.invariants.steps import Steps
 from shaketable.system.mutants import Mutant
 from shaketable.system.node.disks.data_files import DataFiles
 from shaketable.system.raft.core import RaftCore
@@ -46,6 +53,7 @@ from shaketable.system.sim.initial_disks.older_stores import OlderStores
 from shaketable.system.sim.initial_disks.plain_messages import PlainMessages
 from shaketable.system.sim.key_queries import KeyQueries, PositionViews
 from shaketable.system.sim.network import Network
+from shaketable.system.sim.rules.acknowledgements import Acknowledgements
 from shaketable.system.sim.rules.invariants import (
     Invariants,
     check_campaign,
@@ -54,16 +62,11 @@ from shaketable.system.sim.rules.invariants import (
     check_stalled,
     check_start,
 )
-from shaketable.system.sim.rules.replication import (
-    Steps,
-    check_answered,
-    check_bounds,
+from shaketable.system.sim.rules.kept_files import (
     check_handles,
     check_loaded,
     check_saved,
-    check_transfer,
     check_watermark,
-    check_woken,
     watermark_of,
 )
 from shaketable.system.sim.rules.shadow import Shadow
@@ -163,6 +166,7 @@ class SimMember:
         self.flush: Flush
         self.shadow: Shadow
         self.steps: Steps
+        self.acknowledgements: Acknowledgements
         if not is_joining:
             tear = world.rngs.stream(f"native_log/{name}").random()
             world.plain_log.write(self.disk, PLAIN_FOLDER, tear)
@@ -238,6 +242,7 @@ class SimMember:
         self._data_files = DataFiles(self.log, settings.data_file_bytes)
         self.shadow = world.invariants.started(self.name, self.core, self.log)
         self.steps = Steps(self.name, self.core)
+        self.acknowledgements = Acknowledgements(self.name, self.core)
         self.is_up = True
         self.is_paused = False
         self._is_stepping = False
@@ -346,6 +351,7 @@ class SimMember:
         now_ms = self.local_ms()
         self.shadow.stickiness.received(self.core, message, now_ms)
         self.steps.heard(message)
+        self.acknowledgements.heard(message)
         self.broker.receive(message, now_ms)
         self.pump()
 
@@ -436,11 +442,11 @@ class SimMember:
         self._set_timer()
 
     def _check_step(self, effects: BrokerEffects, now_ms: float) -> None:
-        steps, flush = self.steps, self.flush
+        flush = self.flush
         stalled_ms = now_ms - flush.stalled_since_ms
-        steps.stepped(effects.writes, effects.messages, now_ms, stalled_ms=stalled_ms)
+        self.steps.stepped(effects.writes, effects.messages, now_ms, stalled_ms=stalled_ms)
         is_fresh, flush.has_synced_entries = flush.has_synced_entries, False
-        steps.check_acknowledged(self.shadow, effects.messages, is_fresh=is_fresh)
+        self.acknowledgements.check(self.shadow, effects.messages, is_fresh=is_fresh)
 
     def step_soon(self) -> None:
         """Let the broker go on applying entries."""
@@ -677,6 +683,7 @@ class Flush:
         if bool(left) != self._is_full:
             self._is_full = bool(left)
             member.steps.disk_full(self._is_full)
+            member.acknowledgements.disk_full(self._is_full)
             member.broker.disk_full(self._is_full, member.local_ms())
 
     def _try_again(self) -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
 
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.mutants import HEALTHY, Mutant
 from shaketable.system.raft.protocol import InvariantError, Message, Role, RoleChange
 from shaketable.system.sim.broken_starts.broken_folders import (
@@ -40,8 +41,8 @@ from shaketable.system.sim.rules.client_history import (
     check_refusals,
 )
 from shaketable.system.sim.rules.invariants import Invariants
-from shaketable.system.sim.rules.replication import check_blames_no_disk
-from shaketable.system.sim.rules.violation import Violated, Violation
+from shaketable.system.sim.rules.kept_files import check_blames_no_disk
+from shaketable.system.sim.rules.violation import Violation
 from shaketable.system.sim.run_trace import Counts, Trace
 from shaketable.system.sim.schedules.faults import ALWAYS_DETECTED, REBUILT, DamageFile, damage_file
 from shaketable.system.sim.schedules.random_streams import RandomStreams

@@ -28,7 +28,7 @@ from shaketable.harness.runtime.supervisor import RunResult
 from shaketable.harness.targets.simulated_group import BrokerGroup
 from shaketable.harness.terminal import summary
 from shaketable.reports.availability import active_until, phase_spans
-from shaketable.system.sim.rules.violation import Violated
+from shaketable.system.invariants.violated import Violated
 
 CAMPAIGN = Campaign(
     world="sim",

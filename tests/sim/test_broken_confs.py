@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from shaketable.system.broker import delay_levels
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.node import config
 from shaketable.system.raft.protocol import RaftConfig
 from shaketable.system.sim.broken_starts.broken_confs import BROKEN, check_refused
-from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.store.plain_commit_log import PlainCommitLog
 
 

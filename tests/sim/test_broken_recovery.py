@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.sim.broken_starts.broken_folders import Folder, check_recovery
-from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.schedules.random_streams import open_stream
 from shaketable.system.sim.schedules.schedule import Call, Schedule, Settings
 from shaketable.system.sim.world import PLAIN_FOLDER, ROOT, World

@@ -8,16 +8,12 @@ from types import SimpleNamespace
 import pytest
 
 from shaketable.system.broker.broker_state import BrokerState, encode_state
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.mutants import Mutant
 from shaketable.system.raft.protocol import Compact, LogEnd
 from shaketable.system.sim.disk import SimDisk
 from shaketable.system.sim.key_queries import KeyQueries
-from shaketable.system.sim.rules.replication import (
-    check_blames_no_disk,
-    check_loaded,
-    check_saved,
-)
-from shaketable.system.sim.rules.violation import Violated
+from shaketable.system.sim.rules.kept_files import check_blames_no_disk, check_loaded, check_saved
 from shaketable.system.sim.schedules.faults import Expire
 from shaketable.system.sim.schedules.random_streams import RandomStreams
 from shaketable.system.sim.schedules.schedule import Call, Schedule, Settings

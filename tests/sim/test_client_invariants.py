@@ -15,6 +15,7 @@ from shaketable.harness.contracts.plugins import Address
 from shaketable.harness.runtime.simulated.run import new_group
 from shaketable.harness.targets.simulated_group import BrokerGroup
 from shaketable.system.client.connection import Channels, Connection, NameService, RefusedError
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.remoting.codes import RequestCode
 from shaketable.system.remoting.command import Command, encode_command
 from shaketable.system.sim.rules.call_invariants import watched_calls
@@ -25,7 +26,6 @@ from shaketable.system.sim.rules.client_history import (
     check_expected,
     check_in_time,
 )
-from shaketable.system.sim.rules.violation import Violated
 
 
 def test_a_call_may_take_its_timeout_and_a_step_more() -> None:

@@ -12,8 +12,8 @@ from shaketable.system import mutants
 from shaketable.system.broker.broker_state import BrokerState
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.reput import BrokerTables
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.master_slave.config_files import TOPICS, encode_tables, load_tables
-from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.trio_world.watch import SavedFiles, _older_offset
 from shaketable.system.store.disk import DiskFailed, StoreError
 from shaketable.system.store.group_events import TOPIC_QUEUE

@@ -11,6 +11,8 @@ from shaketable.system import mutants
 from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.reading import queries
 from shaketable.system.broker.reading.key_items import message_at
+from shaketable.system.invariants.queues import check_answered, check_bounds
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.mutants import Mutant
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.leadership import Leadership
@@ -41,14 +43,8 @@ from shaketable.system.sim.rules.client_history import (
     check_refusals,
 )
 from shaketable.system.sim.rules.invariants import Invariants
-from shaketable.system.sim.rules.replication import (
-    HANDLES_MAX,
-    check_answered,
-    check_bounds,
-    check_handles,
-)
+from shaketable.system.sim.rules.kept_files import HANDLES_MAX, check_handles
 from shaketable.system.sim.rules.shadow import Shadow
-from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.run_trace import Counts
 from shaketable.system.sim.schedules.faults import StallDisk
 from shaketable.system.sim.schedules.schedule import Call, Options, Schedule, Settings

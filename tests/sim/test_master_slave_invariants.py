@@ -16,6 +16,7 @@ from shaketable.harness.targets.multi_master import PLUGIN as MASTERS
 from shaketable.harness.targets.simulated_group import BrokerGroup
 from shaketable.harness.targets.sync_double_write import PLUGIN as SYNC
 from shaketable.system.broker.broker import Broker
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.master_slave.core import BrokerRole, MasterSlaveConfig, MasterSlaveCore
 from shaketable.system.mutants import HEALTHY, Mutant
 from shaketable.system.node.master_slave.parts import MasterSlaveParts
@@ -24,7 +25,6 @@ from shaketable.system.sim.rules.master_slave_invariants import (
     MasterSlaveInvariants,
     MasterSlaveShadow,
 )
-from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.store.plain_commit_log import PlainBatch, PlainCommitLog, plain_end
 
 NODES = ("n0", "n1")

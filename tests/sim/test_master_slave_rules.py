@@ -10,6 +10,7 @@ import pytest
 from shaketable.system.broker.broker_state import BrokerState
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.reput import BrokerTables
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.master_slave.config_files import GROUPS, TOPICS, load_tables
 from shaketable.system.master_slave.core import MasterSlaveCore
 from shaketable.system.master_slave.ha import HAError, MasterConnection, SlaveConnection
@@ -25,7 +26,6 @@ from shaketable.system.sim.master_slave_world.setup import (
     draw_setup,
 )
 from shaketable.system.sim.master_slave_world.world import MasterSlaveWorld, check_foreign_configs
-from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.schedules.faults import Crash, FullDisk, SlowDisk
 from shaketable.system.sim.schedules.random_streams import RandomStreams
 

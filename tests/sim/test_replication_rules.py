@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.mutants import HEALTHY, Mutant
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.dispatcher import DispatchState, EntryDispatcher
@@ -19,7 +20,6 @@ from shaketable.system.sim.rules.client_history import (
     Operation,
     check_blame,
 )
-from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.schedules.faults import (
     AddMember,
     Crash,

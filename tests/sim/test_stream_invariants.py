@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.sim.network import Link
 from shaketable.system.sim.rules.call_invariants import UnsentBytes
-from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.schedules.random_streams import RandomStreams
 from shaketable.system.sim.schedules.schedule import Options, draw_schedule
 from shaketable.system.sim.trio_world.clocks import HeapClock

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.node.config import ConfigError, parse
 from shaketable.system.sim.disk import SimDisk
-from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.store.disk import StoreError
 from shaketable.system.store.plain_commit_log import PlainCommitLog
 

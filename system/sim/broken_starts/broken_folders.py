@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import ENTRY_HEADER_BYTES, Batch, LogEnd
 from shaketable.system.sim.disk import Platter, PowerLoss, SimDisk
-from shaketable.system.sim.rules.replication import check_blames_no_disk
-from shaketable.system.sim.rules.violation import Violated
+from shaketable.system.sim.rules.kept_files import check_blames_no_disk
 from shaketable.system.sim.schedules.random_streams import RandomStream
 from shaketable.system.store.commit_log import CommitLog, OutsideLog
 from shaketable.system.store.disk import StoreError, read_file, replace_file

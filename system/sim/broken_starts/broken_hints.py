@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from shaketable.system.broker.broker_state import ranges_of
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.sim.broken_starts.broken_folders import Folder
 from shaketable.system.sim.clients import TOPIC_BYTES
 from shaketable.system.sim.member import QUEUE_FILE_BYTES
-from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.store.broker_checkpoint import CheckpointFiles
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.consume_queue_files import UNIT_BYTES, topic_folder

@@ -14,10 +14,10 @@ from shaketable.system.broker.broker_state import BrokerState
 from shaketable.system.broker.event_log import body_bytes_max
 from shaketable.system.broker.topic_tables.taken_over import encode_bodies
 from shaketable.system.broker.topic_tables.topics import TopicConfig
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.master_slave.config_files import OFFSETS, TOPICS
 from shaketable.system.remoting.fastjson import dumps
 from shaketable.system.sim.initial_disks.apache_log import ApacheLogs
-from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.schedules.schedule import broker_config
 from shaketable.system.store.commit_log import CommitLog
 

@@ -20,6 +20,7 @@ from shaketable.system.client import (
     Pulled,
     RefusedError,
 )
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.master_slave.ha import HEADER, HEARTBEAT_INTERVAL_MS, REPORT
 from shaketable.system.sim.master_slave_world.setup import (
     BROKER,
@@ -30,7 +31,6 @@ from shaketable.system.sim.master_slave_world.setup import (
     Setup,
 )
 from shaketable.system.sim.rules.client_history import APPEND, FAIL, OK, PULL, UNKNOWN, Operation
-from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.trio_world.clocks import CURRENT, Process
 from shaketable.system.sim.trio_world.host import PEER_PORT
 from shaketable.system.sim.trio_world.world import TrioWorld

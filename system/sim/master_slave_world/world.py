@@ -16,6 +16,7 @@ from shaketable.system.broker.groups.group_offsets import KEYS_MAX, offset_key
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.reput import BrokerTables
 from shaketable.system.broker.topic_tables.topics import TOPICS_MAX
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.master_slave.config_files import (
     DELAYS,
     GROUPS,
@@ -48,7 +49,7 @@ from shaketable.system.sim.master_slave_world.setup import (
 )
 from shaketable.system.sim.rules.client_history import Operation
 from shaketable.system.sim.rules.master_slave_invariants import MasterSlaveShadow
-from shaketable.system.sim.rules.violation import Violated, Violation
+from shaketable.system.sim.rules.violation import Violation
 from shaketable.system.sim.run_trace import Counts, Trace
 from shaketable.system.sim.schedules.faults import damage_broker_file
 from shaketable.system.sim.schedules.random_streams import RandomStream

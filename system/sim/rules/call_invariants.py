@@ -32,11 +32,11 @@ from shaketable.system.client.group_consumer import GroupConsumer, QueueReader
 from shaketable.system.client.producer import Producer
 from shaketable.system.client.pull_consumer import PullConsumer
 from shaketable.system.client.routes import MessageQueue
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.master_slave.ha import HAError, MasterConnection
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command
 from shaketable.system.sim.rules.client_history import LATE_MAX_MS
-from shaketable.system.sim.rules.violation import Violated
 
 SEND_CODES: Final = frozenset(
     (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.APPEND_AT)

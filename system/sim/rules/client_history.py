@@ -15,8 +15,8 @@ from typing import Final
 import trio
 
 from shaketable import system
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.remoting.codes import ResponseCode
-from shaketable.system.sim.rules.violation import Violated
 
 APPEND = "append"
 PULL = "pull"

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from shaketable.system.broker.limits import DataFile, ExpiryConfig
+from shaketable.system.invariants.stickiness import LeaderStickiness
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.protocol import (
     ENTRY_HEADER_BYTES,
@@ -31,8 +33,7 @@ from shaketable.system.raft.protocol import (
     Write,
 )
 from shaketable.system.sim.disk import PowerLoss
-from shaketable.system.sim.rules.shadow import LeaderStickiness, Shadow
-from shaketable.system.sim.rules.violation import Violated
+from shaketable.system.sim.rules.shadow import Shadow
 from shaketable.system.sim.run_trace import Counts
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.disk import DiskFailed

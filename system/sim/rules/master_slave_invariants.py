@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.master_slave.core import BrokerRole, MasterSlaveConfig
 from shaketable.system.raft.protocol import Append, Compact, Install, Write
 from shaketable.system.remoting.codes import ResponseCode
 from shaketable.system.remoting.command import Frame, decode_command
-from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.store.plain_commit_log import PlainCommitLog
 
 POSITION_HEX_DIGITS = 16

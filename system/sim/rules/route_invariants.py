@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.nameserver.registry import (
     HEARTBEAT_TIMEOUT_MAX_MS,
     HEARTBEAT_TIMEOUT_MIN_MS,
@@ -19,7 +20,6 @@ from shaketable.system.nameserver.registry import (
     RegistrationRefused,
     RouteRegistry,
 )
-from shaketable.system.sim.rules.violation import Violated
 
 Report = Callable[[Violated], None]
 

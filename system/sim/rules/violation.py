@@ -16,13 +16,3 @@ class Violation(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         where = f" at {self.node}" if self.node else ""
         return f"{self.invariant}: {self.finding} ({self.at_ms:.3f} ms{where})"
-
-
-class Violated(Exception):  # noqa: N818 - a finding, not an error of the world
-    """Ends a run at its first violation. The world adds time and node."""
-
-    def __init__(self, invariant: str, finding: str, node: str = "") -> None:
-        super().__init__(f"{invariant}: {finding}")
-        self.invariant = invariant
-        self.finding = finding
-        self.node = node

@@ -17,6 +17,7 @@ from shaketable.system.client import (
     RefusedError,
 )
 from shaketable.system.client.group import commit_offset, committed_offset
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.sim.clients import (
     NOT_APPENDED,
     TOPIC,
@@ -40,7 +41,6 @@ from shaketable.system.sim.rules.client_history import (
     check_filled,
     check_in_time,
 )
-from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.trio_world.clocks import CURRENT, Process
 from shaketable.system.sim.trio_world.host import CLIENT_PORT, Host, HostWorld
 from shaketable.system.store.message import decode_message

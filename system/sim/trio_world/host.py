@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import trio
 
 from shaketable.system.broker.broker import Broker
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.mutants import Mutant
 from shaketable.system.node.assembly import assemble
 from shaketable.system.node.config import NodeConfig
@@ -29,7 +30,6 @@ from shaketable.system.sim.rules.invariants import Invariants
 from shaketable.system.sim.rules.master_slave_invariants import (
     MasterSlaveInvariants,
 )
-from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.run_trace import Counts
 from shaketable.system.sim.schedules.random_streams import RandomStream, RandomStreams
 from shaketable.system.sim.schedules.schedule import Settings

@@ -17,9 +17,9 @@ from typing import Any
 
 import trio
 
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.sim.network import Link
 from shaketable.system.sim.rules.call_invariants import UnsentBytes
-from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.schedules.faults import LinkFault
 from shaketable.system.sim.schedules.random_streams import RandomStream, RandomStreams
 from shaketable.system.sim.trio_world.clocks import CURRENT, HeapClock, Park, Process

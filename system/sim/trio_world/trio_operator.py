@@ -14,10 +14,10 @@ import trio
 
 from shaketable.system.client import Metadata, OutcomeUnknownError, RefusedError
 from shaketable.system.client.group import AdminClient
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.raft.protocol import Role, Snapshot
 from shaketable.system.sim.group_operator import OPERATOR_RETRY_MS, UNKNOWN_MEMBER, VOTERS_MIN
 from shaketable.system.sim.rules.client_history import check_all_closed, check_in_time
-from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.trio_world.clocks import CURRENT, Process
 from shaketable.system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, Host, HostWorld
 

@@ -17,10 +17,19 @@ from typing import Any, Final, Protocol
 from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.effects import BrokerEffects
 from shaketable.system.broker.reput import BrokerTables
+from shaketable.system.invariants.queues import (
+    check_answered,
+    check_appends,
+    check_bounds,
+    check_woken,
+)
+from shaketable.system.invariants.steps import Steps
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.master_slave.config_files import DELAYS, OFFSETS, TOPICS, encode_tables
 from shaketable.system.mutants import Mutant
 from shaketable.system.node.master_slave.config_files import ConfigFiles
 from shaketable.system.node.node import Node
+from shaketable.system.node.watched_broker import watched
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.protocol import Append, Message, RoleChange, Write
 from shaketable.system.remoting.fastjson import loads
@@ -30,15 +39,7 @@ from shaketable.system.sim.rules.master_slave_invariants import (
     MasterSlaveInvariants,
     MasterSlaveShadow,
 )
-from shaketable.system.sim.rules.replication import (
-    Steps,
-    check_answered,
-    check_appends,
-    check_bounds,
-    check_woken,
-)
 from shaketable.system.sim.rules.shadow import Shadow
-from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.disk import DiskFailed, DiskFull, StoreError
 from shaketable.system.store.group_events import OFFSET_QUEUE, TOPIC_QUEUE
@@ -147,8 +148,9 @@ class Watch:
         if self.shadow is not None:
             self._invariants.synced(self.shadow, done)
 
-    def received(self, core: RaftCore, message: Message) -> None:
+    def received(self, core: RaftCore, message: Message, now_ms: float) -> None:
         """A message is about to be handled."""
+        del now_ms
         self._inputs += 1
         self._reporter.received(core.role.value, message)
 
@@ -174,33 +176,7 @@ class Watch:
 
     def watched(self, parts: Mutant) -> Mutant:
         """Return the same parts, with a broker that reports its inputs and effects here."""
-        watch = self
-
-        class WatchedBroker(parts.broker):  # type: ignore[name-defined, misc]
-            def receive(self, message: Message, now_ms: float) -> None:
-                watch.received(self.core, message)
-                with watch.stepping():
-                    super().receive(message, now_ms)
-
-            def tick(self, now_ms: float) -> None:
-                with watch.stepping():
-                    super().tick(now_ms)
-                watch.ticked(self, now_ms)
-
-            def take(self, now_ms: float, wall_ms: int) -> BrokerEffects:
-                effects: BrokerEffects = super().take(now_ms, wall_ms)
-                watch.took(self.core, effects, now_ms)
-                return effects
-
-            def synced(self, write_seq: int, now_ms: float | None = None) -> None:
-                watch.synced(write_seq, now_ms)
-                super().synced(write_seq, now_ms)
-
-            def disk_full(self, is_full: bool, now_ms: float) -> None:
-                watch.disk_full(is_full)
-                super().disk_full(is_full, now_ms)
-
-        return replace(parts, broker=WatchedBroker)
+        return watched(parts, self)
 
 
 # A broker without a group never starts with older offsets than its last process had saved.

@@ -18,6 +18,7 @@ import trio
 from trio._core import _run
 
 from shaketable.system.broker.limits import ExpiryConfig
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.mutants import HEALTHY, Mutant
 from shaketable.system.node.config import NodeConfig
 from shaketable.system.raft.protocol import Message, Role, RoleChange
@@ -40,7 +41,7 @@ from shaketable.system.sim.rules.client_history import (
 )
 from shaketable.system.sim.rules.invariants import Invariants
 from shaketable.system.sim.rules.master_slave_invariants import MasterSlaveInvariants
-from shaketable.system.sim.rules.violation import Violated, Violation
+from shaketable.system.sim.rules.violation import Violation
 from shaketable.system.sim.run_trace import Counts, Trace
 from shaketable.system.sim.schedules.faults import ALWAYS_DETECTED, REBUILT, DamageFile, damage_file
 from shaketable.system.sim.schedules.random_streams import RandomStreams

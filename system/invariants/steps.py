@@ -1,18 +1,17 @@
-"""Invariants of one member's steps: what it sends, acknowledges, removes, takes on and keeps.
+"""Invariants of one member's steps: what it sends, removes, takes on and keeps.
 
-Checked after each step, from the member's state and messages. Most such faults cost a client only
-time, or show only if a crash falls into the right moment; here each step shows them. Source: Raft
-figure 2; Ongaro's dissertation sections 3.10, 4.1, 6.4.1 and 10.2.1; docs/adr/0018; DLEDGER.md E15.
+Checked after each step, from the member's state and messages: in simulation, and by real nodes.
+Most such faults cost a client only time, or show only if a crash falls into the right moment; here
+each step shows them. Source: Raft figure 2; Ongaro's dissertation sections 3.10, 4.1, 6.4.1 and
+10.2.1; docs/adr/0018; DLEDGER.md E15.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from operator import attrgetter
 
-from shaketable.system.broker.broker import Broker
-from shaketable.system.broker.broker_state import ranges_of
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.dispatcher import DispatchState, EntryDispatcher
 from shaketable.system.raft.leadership import Leadership, Transfer
@@ -22,7 +21,6 @@ from shaketable.system.raft.protocol import (
     Compact,
     Install,
     LeadershipTransfer,
-    LogEnd,
     Message,
     PushRequest,
     PushResponse,
@@ -33,13 +31,6 @@ from shaketable.system.raft.protocol import (
     VoteRequest,
     Write,
 )
-from shaketable.system.sim.disk import Inode, Platter, SimDisk
-from shaketable.system.sim.rules.shadow import Shadow
-from shaketable.system.sim.rules.violation import Violated
-from shaketable.system.store.broker_checkpoint import BrokerCheckpoint, CheckpointFiles, Ranges
-from shaketable.system.store.commit_log import CommitLog
-from shaketable.system.store.consume_queue_files import UNIT_BYTES, topic_folder
-from shaketable.system.store.disk import DiskFull, StoreError
 
 _changes = attrgetter("_indices", "_memberships")
 _failed_ms = attrgetter("_failed_ms")
@@ -55,10 +46,15 @@ OWED_MAX_MS = 1000.0
 
 
 class Steps:
-    """What one process of a member has done that its next steps must fit."""
+    """What one process of a member has done that its next steps must fit.
 
-    def __init__(self, name: str, core: RaftCore) -> None:
+    `is_timely`: False where a step may come later than what it decided, as on a busy machine:
+    nothing is judged then that depends on how long ago something was.
+    """
+
+    def __init__(self, name: str, core: RaftCore, *, is_timely: bool = True) -> None:
         self._name = name
+        self._is_timely = is_timely
         self._core = core
         self._memberships: list[tuple[int, Membership]] = list(
             zip(*_changes(core.ledger.memberships), strict=True)
@@ -76,15 +72,12 @@ class Steps:
         """Leaders of older terms that are to be told of this one, and since when."""
         self._owed_term = -1
         self._is_full = self._was_full = False
-        self._heard: list[PushRequest | SnapshotRequest] = []
         self._reads: dict[Token, int] = {}
         """The reads that wait, and the last round that had been sent when each arrived."""
         self._round = 0
         """The last round that this member, as its leader, has sent."""
         self._voters: tuple[bool, Sequence[EntryDispatcher]] = False, ()
         """Whether this member was a voter after its last step as a leader, and the other voters."""
-        self._agreed: tuple[int, str | None, int] = (-1, None, -1)
-        """Up to where this member holds what a leader sent it: term, leader, index."""
 
     def disk_full(self, is_full: bool) -> None:
         """The member is told that its disk is full, or has room again."""
@@ -92,8 +85,6 @@ class Steps:
 
     def heard(self, message: Message) -> None:
         """A message is about to be handled."""
-        if isinstance(message, PushRequest | SnapshotRequest):
-            self._heard.append(message)
         if isinstance(message, PushRequest) and message.term < self._core.term:
             if self._owed_term != self._core.term:
                 self._owed_term = self._core.term
@@ -136,7 +127,7 @@ class Steps:
                     self._check_snapshot(dispatcher, messages)
             self._check_transfer(leading, now_ms, is_single=inputs <= 1)
             self._check_lease(now_ms)
-        elif self._leading is not None:
+        elif self._leading is not None and self._is_timely:
             self._check_passed_on(self._leading, messages, now_ms)
         self._leading = leading
         self._was_full = self._is_full
@@ -176,8 +167,10 @@ class Steps:
         if is_full and core.role is Role.CANDIDATE:
             raise Violated("sick-disk-does-not-campaign", "its disk is full", name)
         # A pre-vote depends on no write that may have waited for the disk, an election does.
-        if stalled_ms > core.config.disk_stall_max_ms and any(
-            isinstance(each, VoteRequest) and each.pre_vote for _, each in messages
+        if (
+            self._is_timely
+            and stalled_ms > core.config.disk_stall_max_ms
+            and any(isinstance(each, VoteRequest) and each.pre_vote for _, each in messages)
         ):
             what = f"its disk has stalled for {stalled_ms:.0f} ms"
             raise Violated("sick-disk-does-not-campaign", what, name)
@@ -207,38 +200,6 @@ class Steps:
                     f"{leader} pushes in an older term than {self._core.term}, and is not told so",
                     self._name,
                 )
-
-    # ---- a follower's acknowledgements --------------------------------------------------
-
-    def check_acknowledged(self, shadow: Shadow, messages: Messages, *, is_fresh: bool) -> None:
-        """A follower acknowledges all that it has on disk of what its leader sent it.
-
-        For steps of one input. `is_fresh`: a response in `messages` was made in this step, and did
-        not wait for the disk since an earlier one. Raises Violated.
-        """
-        heard, self._heard = self._heard, []
-        core = self._core
-        term, leader, index = self._agreed
-        if core.role is not Role.FOLLOWER or core.leader is None:
-            self._agreed = -1, None, -1  # it may follow the same leader again, and agrees anew
-            return
-        if (term, leader) != (core.term, core.leader):
-            index = -1
-        for message in heard:
-            if message.term == core.term and not self._is_full:
-                index = max(index, _held_end(shadow, message))
-        self._agreed = core.term, core.leader, index
-        if not (is_fresh or heard):
-            return
-        last = [each for _, each in messages if isinstance(each, PushResponse) and each.success]
-        due_index = min(index, core.ledger.durable_index)
-        if last and last[-1].match_index < due_index:
-            raise Violated(
-                "all-is-acknowledged",
-                f"it acknowledges entries up to {last[-1].match_index}, and has those up to"
-                f" {due_index}",
-                self._name,
-            )
 
     # ---- a leader's streams -----------------------------------------------------------
 
@@ -433,210 +394,5 @@ def _have_echoed(voters: tuple[bool, Sequence[EntryDispatcher]], after_round: in
     return echoed > (leads_as_voter + len(others)) // 2
 
 
-def _held_end(shadow: Shadow, message: PushRequest | SnapshotRequest) -> int:
-    """Return the last index of what a leader sent, -1 unless the member's log has that entry."""
-    if isinstance(message, SnapshotRequest):
-        index, crc = message.snapshot.end.index, message.snapshot.end.chain_crc
-    elif message.batches:
-        index, crc = message.batches[-1].last_index, message.batches[-1].last_chain_crc()
-    else:
-        return -1
-    is_known = shadow.base_index <= index
-    return index if is_known and shadow.holds(index, crc) else -1
-
-
 def _full_bytes(core: RaftCore) -> int:
     return min(core.config.full_push_bytes, core.config.push_bytes_max)
-
-
-# Every queue of a member is bounded, and nothing waits in one for ever.
-#
-# Checked from outside, through private fields; the limits are those of `BrokerConfig` and
-# `RaftConfig`. Source: STYLE.md rule 3; DLEDGER.md E7, E17.
-
-HELD_MESSAGES_MAX = 256
-"""Messages that wait for a write: one push response for each leader met, and the votes requested
-meanwhile, each after an election timeout."""
-TRANSFER_SLACK_MS = 500.0
-"""A transfer is checked at each heartbeat, so it may end so much later."""
-HANDLES_MAX = 4
-"""Handles of one file: its writer's, its readers', and one temporary. A leaked handle stays open
-as long as the node runs."""
-SCANNED_MAX = 800
-"""Messages that are looked at for one held pull (`BrokerConfig.filtered_units_max`)."""
-OPERATORS_MAX = 8
-"""Membership changes wait among the appends and do not count for their limit."""
-
-_appends = attrgetter("_pending.waiting")
-_appends_max = attrgetter("_config.pending_sends_max")
-_held = attrgetter("_held")
-_pushes_in_flight = attrgetter("_in_flight")
-_pulls_held = attrgetter("_reads._held._held")
-_queues = attrgetter("_reput.queues")
-
-
-def check_answered(name: str, broker: Broker, now_ms: float) -> None:
-    """Raise Violated where an append is unanswered at a tick after its timeout."""
-    appends = _appends(broker)
-    if appends and appends[0].due_ms <= now_ms:
-        late_ms = now_ms - appends[0].due_ms
-        raise Violated("appends-are-answered", f"one waits {late_ms:.0f} ms too long", name)
-
-
-def check_woken(name: str, broker: Broker) -> None:
-    """Raise Violated where a held pull waits for a message that is there, at a tick."""
-    queues = _queues(broker)
-    for held in _pulls_held(broker).values():
-        begin, end = held.pull.request.queue_offset, queues.max_offset(held.queue)
-        # One that is not confirmed may be held to be refused: this member does not lead.
-        if not held.pull.is_confirmed or not queues.min_offset(held.queue) <= begin < end:
-            continue
-        units = queues.units(held.queue, begin, min(end - begin, SCANNED_MAX))
-        if held.tags is None or any(held.tags.passes(code) for _, _, code in units):
-            what = f"a pull of {held.queue} from {begin}, which ends at {end}, is still held"
-            raise Violated("held-pulls-are-woken", what, name)
-
-
-def check_appends(name: str, broker: Broker) -> None:
-    """Raise Violated where too many appends wait for an answer."""
-    limit = _appends_max(broker) + OPERATORS_MAX
-    _check(name, "pending appends", len(_appends(broker)), limit)
-
-
-def check_transfer(name: str, core: RaftCore, now_ms: float) -> None:
-    """Raise Violated where a leader does not give up a transfer in time."""
-    leading = _leadership(core)
-    due_ms = None if leading is None else leading.transfer.due_ms
-    if due_ms is not None and now_ms > due_ms + TRANSFER_SLACK_MS:
-        assert leading is not None, "it has a transfer"
-        target = leading.transfer.target
-        raise Violated(
-            "transfers-are-given-up",
-            f"the transfer to {target} was to be given up {now_ms - due_ms:.0f} ms ago",
-            name,
-        )
-
-
-def check_handles(name: str, disk: SimDisk) -> None:
-    """Raise Violated where a file has more handles open at once than needed."""
-    path, count = disk.most_opened
-    _check(name, f"handles of {path}", count, HANDLES_MAX)
-
-
-def check_bounds(name: str, broker: Broker, core: RaftCore) -> None:
-    """Raise Violated where a queue exceeds its limit."""
-    check_appends(name, broker)
-    _check(name, "messages held back", len(_held(core.ledger.pending)), HELD_MESSAGES_MAX)
-    leading = _leadership(core)
-    if leading is not None:
-        config = core.config
-        _check(name, "reads", leading.reads_waiting, config.reads_waiting_max)
-        for dispatcher in leading.dispatchers.values():
-            _check(name, "pushes", len(_pushes_in_flight(dispatcher)), config.in_flight_pushes_max)
-
-
-def _check(name: str, what: str, count: int, limit: int) -> None:
-    if count > limit:
-        raise Violated("queues-are-bounded", f"{count} {what}, {limit} are allowed", name)
-
-
-# Invariants of what a node keeps beside its log: checkpoints, queue files, key files, watermark.
-#
-# All of it can be rebuilt from the log, so that a fault in it costs a client nothing but time,
-# until a loss of power, a tool or a clock falls into the right moment. Here each save shows it.
-# Source: DLEDGER.md B.2 and B.3; RocketMQ's IndexService (a key file is named by its first
-# message's time).
-
-_key_files = attrgetter("_saved_keys")
-_watermark = attrgetter("_watermark.record.end")
-
-
-def check_saved(
-    name: str, platter: Platter, root: str, checkpoint: BrokerCheckpoint, files: CheckpointFiles
-) -> None:
-    """Raise Violated where a checkpoint was saved before what it covers was durable.
-
-    It covers the key files, and the units between each queue's first and end offset. What a killed
-    process left outside of them, without a sync, every start cuts off.
-    """
-    for path, inode in platter.inodes.items():
-        if not inode.unsynced_bytes:
-            continue
-        lost = 0
-        if path.startswith(f"{root}/index/"):
-            lost = inode.unsynced_bytes
-        elif path.startswith(f"{root}/consumequeue/"):
-            lost = _unsynced_units(path, inode, root, ranges_of(checkpoint.state))
-        if lost:
-            text = f"{lost} bytes of {path} are not, as it is saved"
-            raise Violated("checkpoint-covers-what-is-durable", text, name)
-    _check_names(name, files)
-
-
-def _unsynced_units(path: str, inode: Inode, root: str, ranges: Ranges) -> int:
-    """Return how many bytes of a queue's file are within the queue's range and not durable."""
-    folder, _, file_name = path.rpartition("/")
-    for (topic, queue_id), (first_offset, end_offset) in ranges.items():
-        if folder == f"{root}/consumequeue/{topic_folder(topic)}/{queue_id}":
-            start = int(file_name)
-            return inode.unsynced_between(
-                first_offset * UNIT_BYTES - start, end_offset * UNIT_BYTES - start
-            )
-    return 0
-
-
-def _check_names(name: str, files: CheckpointFiles) -> None:
-    """Each key file is named by its first message's time, or later than the file before."""
-    found = _key_files(files)
-    for file in found:
-        if file.name_ms < file.earliest_ms:
-            text = f"one of {file.name_ms} has a message of {file.earliest_ms}"
-            raise Violated("key-files-are-named-by-time", text, name)
-    for one, other in pairwise(found):
-        if one.name_ms >= other.name_ms:
-            text = f"{other.name_ms} comes after {one.name_ms}"
-            raise Violated("key-files-are-named-by-time", text, name)
-
-
-def check_loaded(
-    name: str, saved_index: int, loaded: BrokerCheckpoint | None, log: CommitLog
-) -> None:
-    """Raise Violated where a start does not go on from the last checkpoint of a whole disk.
-
-    `saved_index`: up to where the last checkpoint covers the log; -1 if none was saved, or a fault
-    has damaged a file since.
-    """
-    if not log.start.index < saved_index <= log.end.index:
-        return
-    if loaded is None or loaded.applied_index < saved_index:
-        index = "none" if loaded is None else f"one of {loaded.applied_index}"
-        raise Violated(
-            "saved-checkpoint-is-used",
-            f"one of entry {saved_index} was saved, it uses {index}",
-            name,
-        )
-
-
-def watermark_of(log: CommitLog) -> LogEnd:
-    """Return the log's durable watermark."""
-    found: LogEnd = _watermark(log)
-    return found
-
-
-def check_watermark(name: str, before: LogEnd, log: CommitLog) -> None:
-    """Raise Violated where the watermark has moved down although no entry was removed.
-
-    What was durable after it would be taken for a torn tail, and damage there go unnoticed.
-    """
-    after = watermark_of(log)
-    if after.index < before.index:
-        raise Violated("watermark-never-falls", f"from {before.index} to {after.index}", name)
-
-
-def check_blames_no_disk(name: str, error: StoreError, platter: Platter) -> None:
-    """Raise Violated where a damaged file is reported as a full disk, which has room.
-
-    An operator would make room again and again, and the node wait for it.
-    """
-    if isinstance(error, DiskFull) and platter.capacity_bytes is None:
-        raise Violated("damage-is-called-damage", f"{type(error).__name__}: {error}", name)

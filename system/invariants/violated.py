@@ -1,0 +1,13 @@
+"""A violated invariant, as an exception."""
+
+from __future__ import annotations
+
+
+class Violated(Exception):  # noqa: N818 - a finding, not an error of the world
+    """Says which invariant, what was found, and at which node ("": the one that is checked)."""
+
+    def __init__(self, invariant: str, finding: str, node: str = "") -> None:
+        super().__init__(f"{invariant}: {finding}")
+        self.invariant = invariant
+        self.finding = finding
+        self.node = node
