@@ -177,7 +177,7 @@ def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     if (turn := config.getoption("--turn")) != ALL:
-        which = f"part {turn} of {TURNS}, by the commit; all of them: --turn {ALL}"
+        which = f"part {turn} of {TURNS}, by the commit; all of them: --turn={ALL}"
         terminalreporter.write_line(f"tests that take long: {which}")
     reasons = skip_reasons(config)
     is_required = config.getoption("--require-all")

@@ -16,7 +16,12 @@ from typing import Protocol
 
 from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.effects import BrokerEffects
-from shaketable.system.invariants.queues import check_answered, check_bounds, check_woken
+from shaketable.system.invariants.queues import (
+    check_answered,
+    check_bounds,
+    check_transfer,
+    check_woken,
+)
 from shaketable.system.invariants.steps import Steps
 from shaketable.system.invariants.stickiness import LeaderStickiness
 from shaketable.system.invariants.violated import Violated
@@ -119,6 +124,7 @@ class SelfWatch:
             check_answered(self._name, broker, now_ms)
             check_woken(self._name, broker)
             check_bounds(self._name, broker, core)
+            check_transfer(self._name, core, now_ms)
 
     def took(self, core: RaftCore, effects: BrokerEffects, now_ms: float) -> None:
         """Check a step. Raises InvariantError."""

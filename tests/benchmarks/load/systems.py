@@ -46,18 +46,24 @@ class System:
 
 
 @contextmanager
-def dledger(folder: Path) -> Iterator[System]:
-    """Our group of three nodes: a quorum has fsynced before an acknowledgement."""
-    group = NodeGroup(folder, *NODES, **DEFAULT_SIZES)
+def dledger(
+    folder: Path, name: str = "dledger", *, checks_itself: bool = False
+) -> Iterator[System]:
+    """Our group of three nodes: a quorum has fsynced before an acknowledgement.
+
+    `checks_itself`: its members check each of their steps, as in campaigns.
+    """
+    checks = {"shaketableInvariants": "true"} if checks_itself else {}
+    group = NodeGroup(folder, *NODES, **DEFAULT_SIZES, **checks)
     try:
         group.start(*NODES)
-        addresses = {name: group.client_address(name) for name in NODES}
+        addresses = {node: group.client_address(node) for node in NODES}
         leader = trio.run(_taker, addresses)
         pids = {
-            "leader" if name == leader else name: process.pid
-            for name, process in group.processes.items()
+            "leader" if node == leader else node: process.pid
+            for node, process in group.processes.items()
         }
-        yield System("dledger", addresses[leader], "g", pids, folder, "fsync before ack")
+        yield System(name, addresses[leader], "g", pids, folder, "fsync before ack")
     finally:
         group.close()
 
@@ -116,6 +122,7 @@ def apache_dledger(folder: Path) -> Iterator[System]:
 
 SYSTEMS: dict[str, Callable[[Path], AbstractContextManager[System]]] = {
     "dledger": dledger,
+    "dledger-checked": lambda folder: dledger(folder, "dledger-checked", checks_itself=True),
     "multi-master": lambda folder: _master_slave(folder, "multi-master", "ASYNC_MASTER", 0),
     "async-replication": lambda folder: _master_slave(
         folder, "async-replication", "ASYNC_MASTER", 1
