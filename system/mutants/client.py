@@ -140,6 +140,32 @@ REFUSALS_TRIED_AGAIN = Mutant(
 )
 
 
+class _StaysWithTheSilent(BrokerGroupClient):
+    """Turns to another member only if one is named, or the connection is closed."""
+
+    def _retarget(self, member: str, leader: str | None) -> None:
+        connection = self._connections.get(member)
+        if leader is not None or connection is None or not connection.is_open:
+            super()._retarget(member, leader)
+
+
+STAYS_WITH_THE_SILENT = Mutant(
+    "stays-with-the-silent",
+    client=ClientParts(group_client=_StaysWithTheSilent),
+    targets=GROUP,
+    hunt=Hunt("log", ("pause",)),
+    about="""
+    A client whose call was not answered asks the same member again, as long as it is connected.
+
+    A leader that is paused or cut off is replaced by the others, and such clients never learn it:
+    each of their calls waits until its timeout.
+
+    Source: https://github.com/confluentinc/librdkafka/issues/1390 (requests are sent
+    again and again to the broker that led before).
+    """,
+)
+
+
 STATUS_AGE_S = 2.0
 """How long the client below answers with what a member said of itself."""
 
@@ -533,6 +559,7 @@ PLUGINS = (
     ANSWERS_BY_ARRIVAL,
     ANY_STORED_IS_OK,
     REFUSALS_TRIED_AGAIN,
+    STAYS_WITH_THE_SILENT,
     ROUTE_KEPT_FOR_GOOD,
     SENDS_AGAIN_WHEN_UNKNOWN,
     STATUS_FROM_CACHE,

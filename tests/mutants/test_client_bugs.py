@@ -360,6 +360,35 @@ def test_what_is_refused_for_good_is_asked_for_once(mutant: Mutant) -> None:
     assert len(asked) == (1 if mutant is HEALTHY else 2)
 
 
+@with_and_without("stays-with-the-silent")
+def test_after_no_answer_another_member_is_asked(mutant: Mutant) -> None:
+    asked: list[str] = []
+    ends: list[trio.socket.SocketType] = []
+
+    class Silent(mutant.client.group_client):  # type: ignore[name-defined, misc]
+        async def _connection(self, member: str, timeout_s: float) -> Connection:
+            await trio.lowlevel.checkpoint()
+            asked.append(member)
+            if member not in self._connections:
+                near, far = trio.socket.socketpair()
+                ends.append(far)
+                self._connections[member] = Connection(TcpLike(near))  # type: ignore[arg-type]
+            raise OutcomeUnknownError("no answer")
+
+    client = Silent({"n0": ("127.0.0.1", 1), "n1": ("127.0.0.1", 2)}, rng=Random(1))
+
+    async def ask() -> None:
+        for _ in range(2):
+            with pytest.raises(OutcomeUnknownError):
+                await client.send("t", 0, b"")
+        client.close()
+        for far in ends:
+            far.close()
+
+    trio.run(ask)
+    assert (asked[0] != asked[1]) == (mutant is HEALTHY)
+
+
 @with_and_without("status-from-cache")
 def test_a_status_is_asked_for_each_time(mutant: Mutant) -> None:
     asked: list[str] = []

@@ -268,6 +268,15 @@ def test_a_refusal_that_is_tried_again_is_found():
     assert violation.invariant == "refusals-are-final"
 
 
+def test_a_client_that_stays_with_a_silent_leader_is_found():
+    silent = Pause(start_ms=1_500, duration_ms=7_000, node="leader")
+    assert run_seed(7, schedule=schedule(silent)).violation is None
+    stays = load("stays-with-the-silent")
+    violation = run_seed(7, schedule=schedule(silent), mutant=stays).violation
+    assert violation is not None
+    assert violation.invariant == "others-are-asked"
+
+
 def test_an_operator_that_asks_without_a_pause_is_found(monkeypatch):
     monkeypatch.setattr(group, "POLL_INTERVAL_S", 0.0)
     violation = run_seed(7, schedule=schedule()).violation

@@ -86,6 +86,27 @@ _search: ContextVar[_Search | None] = ContextVar("search", default=None)
 """The current search for a name server that answers."""
 
 
+@dataclass(slots=True)
+class _Leading:
+    """One search for a group's leader: the members that were asked, and since when."""
+
+    client: BrokerGroupClient
+    since_s: float
+    asked: set[str]
+
+
+_leading: ContextVar[_Leading | None] = ContextVar("leading", default=None)
+"""The search for a leader that the current call is part of."""
+
+
+@dataclass(slots=True)
+class _Silent:
+    """A member that did not answer a client's last call, and when the client gave up."""
+
+    address: str
+    at_s: float
+
+
 class CallRules:
     """The rules, for all clients of one world. `report` gets what was violated."""
 
@@ -94,9 +115,14 @@ class CallRules:
         self._repeated: WeakKeyDictionary[Connection, _Repeated] = WeakKeyDictionary()
         self._answered: WeakKeyDictionary[Connection, set[int]] = WeakKeyDictionary()
         self._locks: WeakKeyDictionary[PullConsumer, set[MessageQueue]] = WeakKeyDictionary()
+        self._addresses: WeakKeyDictionary[Connection, str] = WeakKeyDictionary()
+        self._silent: WeakKeyDictionary[BrokerGroupClient, _Silent] = WeakKeyDictionary()
 
     def asking(self, connection: Connection, command: Command) -> None:
         """A request is about to be sent."""
+        if (leading := _leading.get()) is not None and connection in self._addresses:
+            leading.asked.add(self._addresses[connection])
+            self._heard_of(leading.client, connection)
         request = command.code, tuple(command.ext.items()), bytes(command.body)
         last = self._repeated.setdefault(connection, _Repeated())
         is_same = command.code in CLIENTS_OWN and last.request == request
@@ -114,6 +140,8 @@ class CallRules:
     def answered(self, connection: Connection, answer: Command) -> None:
         """A broker has answered."""
         self._repeated.setdefault(connection, _Repeated()).answered_s = trio.current_time()
+        if (leading := _leading.get()) is not None:
+            self._heard_of(leading.client, connection)
         refusals = _refusals.get()
         if refusals is not None and answer.code != ResponseCode.SUCCESS:
             refusals.append(answer.code)
@@ -131,6 +159,34 @@ class CallRules:
         if not search.is_answered and (left := set(names) - search.asked):
             text = f"a client gives up, and has not asked {', '.join(sorted(left))}"
             self._report(Violated("every-name-server-is-asked", text))
+
+    def opened(self, connection: Connection, address: str) -> None:
+        """A client has connected."""
+        self._addresses[connection] = address
+
+    def _heard_of(self, client: BrokerGroupClient, connection: Connection) -> None:
+        """Another member is asked, or has said perhaps who leads: the client may ask any again."""
+        silent = self._silent.get(client)
+        if silent is not None and self._addresses.get(connection) != silent.address:
+            del self._silent[client]
+
+    def served(self, client: BrokerGroupClient) -> None:
+        """A member has served a client."""
+        self._silent.pop(client, None)
+
+    def unanswered(self, leading: _Leading) -> None:
+        """A member that was asked as the leader did not answer."""
+        if len(leading.asked) != 1:
+            self._silent.pop(leading.client, None)
+            return
+        (address,) = leading.asked
+        silent = self._silent.get(leading.client)
+        if silent is not None and silent.address == address:
+            if leading.since_s >= silent.at_s:  # else it was under way already
+                text = f"{address} is asked again, which did not answer the call before"
+                self._report(Violated("others-are-asked", text))
+        elif len(leading.client.members) > 1:
+            self._silent[leading.client] = _Silent(address, trio.current_time())
 
     def locked(self, source: PullConsumer, queues: Collection[MessageQueue], held: object) -> None:
         """A consumer has asked for the locks of queues; `held` are those that it got."""
@@ -160,6 +216,7 @@ def _open(rules: CallRules, call: Any) -> Any:
         since_s = trio.current_time()
         try:
             connection: Connection = await call.__func__(kind, host, port, timeout_s)
+            rules.opened(connection, f"{host}:{port}")
             return connection
         finally:
             rules.check_time(f"to connect to {host}:{port}", since_s, CONNECT_TIMEOUT_S)
@@ -231,6 +288,26 @@ def _ask(rules: CallRules, call: Call[Command]) -> Call[Command]:
     return called
 
 
+def _at_leader(rules: CallRules, call: Call[Result]) -> Call[Result]:
+    """Watch which members are asked as the leader."""
+
+    @wraps(call)
+    async def called(client: BrokerGroupClient, *args: Any) -> Result:
+        leading = _Leading(client, trio.current_time(), set())
+        token = _leading.set(leading)
+        try:
+            result = await call(client, *args)
+        except OutcomeUnknownError:
+            rules.unanswered(leading)
+            raise
+        finally:
+            _leading.reset(token)
+        rules.served(client)
+        return result
+
+    return called
+
+
 def _lock(rules: CallRules, call: Any) -> Any:
     """Watch which locks a consumer gets."""
 
@@ -279,6 +356,7 @@ WATCHED: Final[tuple[tuple[type, str, Callable[[CallRules, Any], Any]], ...]] = 
     (GroupConsumer, "_lock", _lock),
     (QueueReader, "run", _run),
     (Channels, "call", _call_at),
+    (BrokerGroupClient, "_at_leader", _at_leader),
     *((BrokerGroupClient, name, _whole) for name in ("send", "send_at", "send_batch", "pull")),
     *((BrokerGroupClient, name, _whole) for name in ("max_offset", "min_offset", "ask_leader")),
     *((Producer, name, _whole) for name in ("send", "send_batch")),

@@ -89,6 +89,10 @@ PROMISES: dict[str, Promise] = {
         "A client pauses before it repeats a request.",
         "While a group has no leader, its clients would keep its members busy with refusals.",
     ),
+    "others-are-asked": Promise(
+        "A client whose call was not answered asks another member next.",
+        "It would go on with a leader that is cut off, and never find the one that was elected.",
+    ),
     "calls-end-as-promised": Promise(
         "Calls end with an answer, a refusal or an unknown outcome, consumers when closed.",
         "An unexpected error ends the program or its consumer: nothing is handled then.",
