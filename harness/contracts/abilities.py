@@ -8,7 +8,8 @@ Source: jepsen.db (`Pause`, `Primary`), optional protocols of a database.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
@@ -298,6 +299,21 @@ class RunsOnHosts(Protocol):
 
     def why_not(self, capability: Capability) -> str | None:
         """Return a short reason why nothing can be done to its nodes that needs this; or None."""
+        ...
+
+
+@runtime_checkable
+class ChecksClients(Protocol):
+    """A target that knows rules of what its clients do within their calls."""
+
+    def checked_clients(
+        self, report: Callable[[Broken], None], now_ns: Callable[[], int]
+    ) -> AbstractContextManager[None]:
+        """Check all its clients of this process, meanwhile; `report` gets what is broken first.
+
+        `now_ns` is the time since the start of the run. Nothing is judged that a busy machine may
+        explain.
+        """
         ...
 
 

@@ -143,6 +143,10 @@ class RunWorkers(Protocol):
         """Return when (from, to, in ns of the run) the client processes themselves stalled."""
         ...
 
+    def violated(self) -> list[Broken]:
+        """Return which rules of their own clients broke."""
+        ...
+
     def recorded(self) -> Mapping[str, int | None]:
         """Return how far each segment is complete; see `GrowingSegments.note`."""
         ...

@@ -241,7 +241,10 @@ def _conclude(rig: Rig, progress: _Progress, online: OnlineRun) -> RunResult:
         leader_changes=result.leader_changes,
         drained=result.is_drained,
         exits=[asdict(ended) for ended in rig.world.exits],
-        broken=[asdict(broken) for broken in (*rig.world.broken(), *rig.not_recovered)],
+        broken=[
+            asdict(broken)
+            for broken in (*rig.world.broken(), *rig.workers.violated(), *rig.not_recovered)
+        ],
         left=list(rig.nemesis.left),
         problems=list(result.problems),
         seen_live=_seen_live(progress),

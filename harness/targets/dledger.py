@@ -9,15 +9,15 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final
 
 import trio
 
-from shaketable.harness.contracts.abilities import BROKE_RULE, FOUND_DAMAGE, DurableRange
+from shaketable.harness.contracts.abilities import BROKE_RULE, FOUND_DAMAGE, Broken, DurableRange
 from shaketable.harness.contracts.clients import PollResult
 from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError
 from shaketable.harness.contracts.plugins import (
@@ -36,6 +36,7 @@ from shaketable.harness.contracts.promises import (
 )
 from shaketable.harness.targets import dledger_members as ids
 from shaketable.harness.targets import dledger_members as members
+from shaketable.harness.targets.client_rules import checked_clients
 from shaketable.harness.targets.group_operations import GROUP as CONSUMER_GROUP
 from shaketable.harness.targets.group_operations import GroupOperations, is_name_server, value_of
 from shaketable.harness.targets.programs import PlantedBugs, broker, client_parts_of, name_server
@@ -421,6 +422,12 @@ class DLedgerTarget:
     def durable_ranges(self, layout: NodeLayout) -> Sequence[DurableRange]:
         """Return the durable parts of a dead node's log; it must notice if they are damaged."""
         return durable_ranges_of(self.store(layout))
+
+    def checked_clients(
+        self, report: Callable[[Broken], None], now_ns: Callable[[], int]
+    ) -> AbstractContextManager[None]:
+        """Check what its clients in this process do within their calls."""
+        return checked_clients(report, now_ns)
 
     def name_server(self, address: Address) -> Launch:
         """Start one of the system's own name servers."""

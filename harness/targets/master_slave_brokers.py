@@ -13,13 +13,15 @@ and a slave still has it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
 import trio
 
+from shaketable.harness.contracts.abilities import Broken
 from shaketable.harness.contracts.errors import IndefiniteError
 from shaketable.harness.contracts.plugins import (
     Address,
@@ -30,6 +32,7 @@ from shaketable.harness.contracts.plugins import (
     Promises,
 )
 from shaketable.harness.contracts.promises import FAULTS_OF_LINKS, FAULTS_OF_PROCESSES
+from shaketable.harness.targets.client_rules import checked_clients
 from shaketable.harness.targets.dledger import ENDS, GROUP_PROMISES
 from shaketable.harness.targets.group_operations import GroupOperations, is_name_server
 from shaketable.harness.targets.logs.master_slave_files import PLACE_FILE, Place, read_messages
@@ -126,6 +129,12 @@ class MasterSlaveTarget:
         self._parts[node] = MASTER if number_of(node) < masters else SLAVE
         master = f"n{number_of(node) % masters}"
         return self._launch(layout, None if self._parts[node] == MASTER else master)
+
+    def checked_clients(
+        self, report: Callable[[Broken], None], now_ns: Callable[[], int]
+    ) -> AbstractContextManager[None]:
+        """Check what its clients in this process do within their calls."""
+        return checked_clients(report, now_ns)
 
     def name_server(self, address: Address) -> Launch:
         """Start one of the system's own name servers."""

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import trio
 
+from shaketable.harness.contracts.abilities import Broken
 from shaketable.harness.contracts.clients import ANSWER_GRACE_S
 from shaketable.harness.runtime.clients.worker import Worker, WorkerPlan
 from shaketable.harness.runtime.clients.workers import FINALS_GRACE_S, STALLS_MAX
@@ -100,6 +101,10 @@ class TaskWorkers:
     def stalls(self) -> list[tuple[int, int]]:
         """Return when (from, to, in ns of the run) they stalled: never in virtual time."""
         return sorted(self._stalls)
+
+    def violated(self) -> list[Broken]:
+        """Return nothing: the simulated world itself checks its clients."""
+        return []
 
     def recorded(self) -> Mapping[str, int | None]:
         """Return nothing: such a run is over before it is worth following."""

@@ -15,6 +15,7 @@ import math
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ import trio
 
 from shaketable.harness import discovery
 from shaketable.harness.campaigns.target_options import target_with
-from shaketable.harness.contracts.abilities import PlantsBugsBeside, RunsAlready
+from shaketable.harness.contracts.abilities import ChecksClients, PlantsBugsBeside, RunsAlready
 from shaketable.harness.contracts.clients import (
     ANSWER_GRACE_S,
     GroupClient,
@@ -114,8 +115,8 @@ def run_worker(plan: WorkerPlan, control: Any) -> None:
 
     `control` is this end of a multiprocess Pipe. Messages are tuples. To the worker: ("generate",),
     ("stop",), ("break", nodes), ("finals", until_ns), ("close",). From it: ("ready",), ("counts",
-    ok, fail, info), ("recorded", until_ns), ("broke", connections), ("generated",), ("finals",
-    missed), ("closed", events), ("failed", line).
+    ok, fail, info), ("recorded", until_ns), ("broke", connections), ("violated", broken),
+    ("generated",), ("finals", missed), ("closed", events), ("failed", line).
     """
     die_with_parent(plan.parent_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor handles Ctrl-C
@@ -126,13 +127,24 @@ def run_worker(plan: WorkerPlan, control: Any) -> None:
             format=f"%(asctime)s %(levelname)s {plan.name} %(message)s",
         )
     try:
-        trio.run(Worker(plan, PipeControl(control)).run)
+        with _checked_clients(plan, control):
+            trio.run(Worker(plan, PipeControl(control)).run)
     except BaseException as error:
         cause = _innermost(error)
         if not isinstance(cause, EOFError | BrokenPipeError | ConnectionResetError):
             _LOG.exception("the worker failed: seed=%s", plan.seed)
             control.send(("failed", f"{type(cause).__name__}: {cause}"))
         sys.exit(1)  # the supervisor is gone; the recording is already written
+
+
+def _checked_clients(plan: WorkerPlan, control: Any) -> AbstractContextManager[None]:
+    """Check the clients by the rules of their target, if it has some."""
+    target = discovery.get("targets", plan.target)
+    if not isinstance(target, ChecksClients):
+        return nullcontext()
+    return target.checked_clients(
+        lambda broken: control.send(("violated", broken)), lambda: monotonic_ns() - plan.start_ns
+    )
 
 
 class Control(Protocol):

@@ -21,6 +21,7 @@ import multiprocess
 import trio
 
 from shaketable.harness.campaigns.campaign import Campaign, clients, workload_options
+from shaketable.harness.contracts.abilities import Broken
 from shaketable.harness.contracts.clients import ANSWER_GRACE_S
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import Address
@@ -36,6 +37,8 @@ EXIT_TIMEOUT_S: Final = 3.0
 """How long a worker that closed, or was killed, may take to exit."""
 FINALS_GRACE_S: Final = 1.0
 """How long after its deadline a worker may still report on its final operations."""
+VIOLATED_MAX: Final = 20
+"""How many broken rules of a worker's clients are kept."""
 STALLS_MAX: Final = 1_000
 """How many stalls of a worker are kept."""
 
@@ -158,6 +161,12 @@ class WorkerGroup:
         self._listen()
         return sorted(stall for handle in self._handles for stall in handle.stalls)
 
+    def violated(self) -> list[Broken]:
+        """Return which rules of their own clients broke, as far as reported: each rule once."""
+        self._listen()
+        found = sorted((one for each in self._handles for one in each.violated), key=_at_ns)
+        return list({each.invariant: each for each in reversed(found)}.values())[::-1]
+
     def recorded(self) -> Mapping[str, int | None]:
         """Return how far each segment is complete; see `GrowingSegments.note`. Never blocks."""
         self._listen()
@@ -270,6 +279,10 @@ async def _until(done: Callable[[], bool], timeout_s: float) -> None:
             await trio.sleep(POLL_S)
 
 
+def _at_ns(broken: Broken) -> int:
+    return broken.at_ns
+
+
 @dataclass(slots=True)
 class _Handle:
     """One worker process from outside: its pipe, its messages, its state."""
@@ -283,6 +296,7 @@ class _Handle:
     stalls: list[tuple[int, int]] = field(default_factory=list)
     recorded_ns: int = -1
     broken: int = 0
+    violated: list[Broken] = field(default_factory=list)
     is_gone: bool = False  # one end of the pipe is closed
     is_late: bool = False  # it did not close its recording when told to
     is_killed: bool = False  # by us, while it was there
@@ -318,6 +332,9 @@ class _Handle:
                     self.recorded_ns = arguments[0]
                 elif word == "broke":
                     self.broken += arguments[0]
+                elif word == "violated":
+                    if len(self.violated) < VIOLATED_MAX:
+                        self.violated.append(arguments[0])
                 elif word == "stalled":
                     if len(self.stalls) < STALLS_MAX:
                         self.stalls.append((arguments[0], arguments[1]))
