@@ -19,8 +19,10 @@ from shaketable.harness.runtime.clients.workers import WorkerGroup, WorkerPlan
 
 PLUG_IN = '''
 """A log in memory. The last digit of a value decides what becomes of its append."""
+import contextlib
 import os
 import trio
+from shaketable.harness.contracts.abilities import Broken
 from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError
 from shaketable.harness.contracts.plugins import Promises
 
@@ -70,6 +72,19 @@ class Mute(FakeClient):
         await trio.sleep_forever()
 
 
+class Rude(FakeClient):
+    """Breaks a rule of its own with each read."""
+
+    async def read(self, key, offset):
+        for report, now_ns in WATCHES:
+            for rule in ("rule-a", "rule-b"):
+                report(Broken(rule, f"a read of {key}", "", now_ns()))
+        return await super().read(key, offset)
+
+
+WATCHES: list = []
+
+
 class FakeTarget:
     promises = Promises()
     mutants: dict = {}
@@ -86,6 +101,14 @@ class FakeTarget:
         return self.make()
 
 
+class CheckingTarget(FakeTarget):
+    @contextlib.contextmanager
+    def checked_clients(self, report, now_ns):
+        WATCHES.append((report, now_ns))
+        yield
+        WATCHES.clear()
+
+
 def broken():
     raise OSError("no route")
 
@@ -93,6 +116,7 @@ def broken():
 FAKE = FakeTarget("fake", FakeClient)
 DEADLY = FakeTarget("deadly", Deadly)
 MUTE = FakeTarget("mute", Mute)
+RUDE = CheckingTarget("rude", Rude)
 BROKEN = FakeTarget("broken", broken)
 '''
 ENTRY_POINTS = """\
@@ -101,6 +125,7 @@ fake = fake_plugin:FAKE
 deadly = fake_plugin:DEADLY
 mute = fake_plugin:MUTE
 broken = fake_plugin:BROKEN
+rude = fake_plugin:RUDE
 """
 
 
@@ -318,6 +343,31 @@ def test_a_worker_that_stood_still_says_when(tmp_path: Path) -> None:
     stopped_ns = trio.run(main)
     inside_ns = stopped_ns + 1_000_000_000
     assert any(from_ns < inside_ns < to_ns for from_ns, to_ns in group.stalls())
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(("target", "rules"), [("rude", ["rule-a", "rule-b"]), ("fake", [])])
+def test_what_clients_do_against_their_rules_is_told_once(
+    tmp_path: Path, target: str, rules: list[str]
+) -> None:
+    plans = [make_plan(tmp_path, number=n, workers=2, target=target) for n in range(2)]
+    group = WorkerGroup(plans)
+
+    async def main() -> None:
+        try:
+            await group.start()
+            await group.generate()
+            await wait_for(group, 60)
+            assert await group.finish_main()
+            await group.close()
+        finally:
+            await group.kill()
+
+    trio.run(main)
+    told = group.violated()
+    assert sorted(each.invariant for each in told) == rules
+    assert all(each.finding.startswith("a read of ") and each.at_ns > 0 for each in told)
+    assert len(told) == len({each.invariant for each in told})
 
 
 @pytest.mark.e2e
