@@ -57,7 +57,8 @@ COUNTS_INTERVAL_S = 0.5
 async def set_up(rig: Rig) -> bool:
     """Start nodes and clients; wait until all nodes know one leader. Returns whether they do.
 
-    With virtual time nothing else can be the cause of a group without a leader: it is judged as is.
+    A node that ended on a rule of its own is no reason to give up: the run is judged as it is. With
+    virtual time a group without a leader is judged, too: nothing else can be the cause.
 
     Raises:
         HarnessError: a node or worker ended, or there is no leader in time.
@@ -67,6 +68,8 @@ async def set_up(rig: Rig) -> bool:
         nursery.start_soon(rig.workers.start, WORKERS_READY_TIMEOUT_S)
         if not rig.is_virtual:
             nursery.start_soon(_wait_for_the_group, rig)
+    if is_broken(rig.world):
+        return False
     await _wait_for_readers(rig)
     return not rig.is_virtual or await _serves(rig)
 
@@ -75,6 +78,8 @@ async def _wait_for_the_group(rig: Rig) -> None:
     since = trio.current_time()
 
     def is_ready() -> bool:
+        if is_broken(rig.world):
+            return True
         if rig.world.exits:
             raise HarnessError(rig.world.explain(rig.world.exits[0]))
         return rig.world.group_status.is_ready(since)

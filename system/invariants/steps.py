@@ -29,6 +29,7 @@ from shaketable.system.raft.protocol import (
     Token,
     Truncate,
     VoteRequest,
+    VoteResponse,
     Write,
 )
 
@@ -71,6 +72,8 @@ class Steps:
         self._owed: dict[str, float | None] = {}
         """Leaders of older terms that are to be told of this one, and since when."""
         self._owed_term = -1
+        self._votes: tuple[int, set[str]] = (-1, set())
+        """A term, and who gave this member a vote in it."""
         self._is_full = self._was_full = False
         self._reads: dict[Token, int] = {}
         """The reads that wait, and the last round that had been sent when each arrived."""
@@ -85,6 +88,10 @@ class Steps:
 
     def heard(self, message: Message) -> None:
         """A message is about to be handled."""
+        if isinstance(message, VoteResponse) and message.granted and not message.pre_vote:
+            if self._votes[0] != message.term:
+                self._votes = message.term, set()
+            self._votes[1].add(message.voter)
         if isinstance(message, PushRequest) and message.term < self._core.term:
             if self._owed_term != self._core.term:
                 self._owed_term = self._core.term
@@ -113,6 +120,7 @@ class Steps:
         leading: Leadership | None = _leadership(self._core)
         if leading is not None:
             if leading is not self._leading:
+                self._check_votes()
                 self._pushed_to.clear()
                 self._snapshots.clear()
                 self._transfer_due_ms = self._transfer_target = None
@@ -131,6 +139,19 @@ class Steps:
             self._check_passed_on(self._leading, messages, now_ms)
         self._leading = leading
         self._was_full = self._is_full
+
+    def _check_votes(self) -> None:
+        """Who begins to lead a term has the votes of a majority in it (Raft section 5.2)."""
+        core, (term, voters) = self._core, self._votes
+        votes = (voters if term == core.term else set()) | {self._name}
+        votes &= {*core.membership.voters}
+        if len(votes) < core.membership.quorum:
+            raise Violated(
+                "votes-make-leaders",
+                f"it leads term {core.term} with the votes of {', '.join(sorted(votes)) or 'none'},"
+                f" {core.membership.quorum} are a majority",
+                self._name,
+            )
 
     # ---- memberships ------------------------------------------------------------------
 

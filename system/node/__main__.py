@@ -144,7 +144,8 @@ def _steering(config: NodeConfig) -> Steering | None:
 def _machine(config: NodeConfig, steering: Steering | None) -> Machine:
     on_unsynced = None if steering is None else steering.set_unsynced
     real = RealDisk(_log_folder(config) if config.ack_policy == "fsync" else None)
-    disk: Disk = VolatileDisk(real, on_unsynced) if config.disk == "volatile" else real
+    volatile = VolatileDisk(real, on_unsynced) if config.disk == "volatile" else None
+    disk: Disk = volatile or real
     clock: Clock = SystemClock()
     if steering is not None:
         disk, clock = steering.disk(disk), steering.clock
@@ -154,7 +155,8 @@ def _machine(config: NodeConfig, steering: Steering | None) -> Machine:
         return Random(f"{config.seed}/{purpose}") if config.seed else SystemRandom()
 
     on_message = None if steering is None else steering.on_message
-    return Machine(disk, clock, rng, DiskThreads(), on_message=on_message)
+    machine = Machine(disk, clock, rng, DiskThreads(), on_message=on_message)
+    return machine if volatile is None else replace(machine, unsynced=volatile.unsynced_from)
 
 
 def _log_folder(config: NodeConfig) -> str:

@@ -40,7 +40,7 @@ from shaketable.system.node.members import Members
 from shaketable.system.node.node import Node, NodeParts, Replication, WriteHooks
 from shaketable.system.node.process import planted
 from shaketable.system.node.recorder import CannotRecord, Recorder
-from shaketable.system.node.watched_broker import SelfWatch, watched
+from shaketable.system.node.self_checks import SelfWatch, self_checked
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import Message
@@ -96,9 +96,11 @@ def assemble(config: NodeConfig, machine: Machine, parts: Mutant | None = None) 
 def _self_checked(config: NodeConfig, machine: Machine, parts: Mutant) -> Node:
     """Build a member that checks its own steps."""
     watch = SelfWatch(config.self_id)
-    node = assemble(config, machine, watched(parts, watch))
+    folder = f"{config.store_root}/dledger-{config.self_id}"
+    node = assemble(config, machine, self_checked(parts, watch, folder, machine.unsynced))
     assert isinstance(node.broker.core, RaftCore), "this is a member of a group"
-    watch.started(node.broker.core)
+    assert isinstance(node.commit_log, CommitLog), "this is a member of a group"
+    watch.started(node.broker.core, node.commit_log.state)
     return node
 
 

@@ -188,6 +188,8 @@ class Machine:
 
     `rng` creates a random generator for a named purpose, `new_poll` a poll over many connections.
     `on_message`, if set, is called for each message to another member before it is sent.
+    `unsynced` returns for a folder which files' bytes a loss of power would cost: path -> from
+    where on; nothing where that is not known.
     """
 
     disk: Disk
@@ -196,3 +198,4 @@ class Machine:
     run_disk_work: DiskWork
     new_poll: Callable[[], Poll] = KernelPoll
     on_message: Callable[[Message], None] | None = None
+    unsynced: Callable[[str], dict[str, int]] = lambda _: {}

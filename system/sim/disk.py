@@ -114,6 +114,11 @@ class Inode:
         """Bytes of writes that a crash may lose."""
         return sum(len(change.data) for change in self._journal if change.data is not None)
 
+    @property
+    def first_unsynced(self) -> int | None:
+        """Where the first write is that a crash may lose, None if there is none."""
+        return min((change.position for change in self._journal if change.data), default=None)
+
     def unsynced_between(self, start: int, stop: int) -> int:
         """Return how many bytes of writes from `start` to `stop` a crash may lose."""
         count = 0

@@ -19,6 +19,7 @@ from shaketable.system.broker.effects import BrokerEffects
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.mode import DLEDGER
 from shaketable.system.broker.topic_tables.taken_over import plain_dispatches, upgraded_snapshot
+from shaketable.system.invariants.durability import check_sent, watermark_of
 from shaketable.system.invariants.queues import (
     check_answered,
     check_bounds,
@@ -58,7 +59,6 @@ from shaketable.system.sim.rules.invariants import (
     Invariants,
     check_campaign,
     check_no_lease,
-    check_sent,
     check_stalled,
     check_start,
 )
@@ -67,7 +67,7 @@ from shaketable.system.sim.rules.kept_files import (
     check_loaded,
     check_saved,
     check_watermark,
-    watermark_of,
+    check_watermark_synced,
 )
 from shaketable.system.sim.rules.shadow import Shadow
 from shaketable.system.sim.run_trace import Counts, Trace, describe, numbers_of
@@ -704,6 +704,9 @@ class Flush:
             due_ms = self._watermark_ms + settings.mark_lag_ms
             if now_ms >= due_ms:
                 self._writer.advance_watermark()
+                member = self._member
+                folder = f"{ROOT}/dledger-{member.name}"
+                check_watermark_synced(member.name, member.log, member.disk.platter, folder)
                 self._watermark_ms = now_ms
                 self._watermark_lags = False
             elif not self._is_timed:

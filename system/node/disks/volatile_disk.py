@@ -216,6 +216,17 @@ class VolatileDisk:
         """Return the used share of the real file system, without unsynced writes."""
         return self._disk.used_ratio(folder)
 
+    def unsynced_from(self, folder: str) -> dict[str, int]:
+        """Return the files of `folder` of which a crash would lose bytes: path -> the first."""
+        found: dict[str, int] = {}
+        with self.lock:
+            for path, content in self._contents.items():
+                if _split(path)[0] == folder:
+                    lost = [write.position for write in content.unwritten if write.data]
+                    if lost:
+                        found[path] = min(lost)
+        return found
+
     def sync_content(self, content: _Content) -> None:
         """Write and sync a file's pending writes (see `VolatileFile.sync`).
 

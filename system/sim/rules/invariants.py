@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from shaketable.system.broker.limits import DataFile, ExpiryConfig
+from shaketable.system.invariants.durability import note_synced
 from shaketable.system.invariants.stickiness import LeaderStickiness
 from shaketable.system.invariants.violated import Violated
 from shaketable.system.raft.core import RaftCore
@@ -23,13 +24,10 @@ from shaketable.system.raft.protocol import (
     Compact,
     Install,
     LogEnd,
-    Message,
-    PushResponse,
     Role,
     RoleChange,
     SaveState,
     Truncate,
-    VoteResponse,
     Write,
 )
 from shaketable.system.sim.disk import PowerLoss
@@ -132,25 +130,6 @@ def check_caught_up(shadows: Mapping[str, Shadow], core: RaftCore, batch: Batch)
                 raise Violated(
                     "voters-have-caught-up", f"{member} becomes a voter, {lag} entries behind"
                 )
-
-
-def check_sent(shadow: Shadow, peer: str, message: Message) -> None:
-    """Raise Violated where a vote or an acknowledgement is sent before it is durable."""
-    if isinstance(message, PushResponse):
-        if message.match_index > shadow.durable_index:
-            raise Violated(
-                "acknowledged-is-durable",
-                f"{message.match_index} is acknowledged, {shadow.durable_index} is durable",
-                shadow.name,
-            )
-    elif isinstance(message, VoteResponse) and message.granted and not message.pre_vote:
-        state = shadow.state
-        is_kept = state.term == message.term and state.voted_for == peer
-        if not is_kept and state.term <= message.term:
-            raise Violated(
-                "vote-is-durable", f"{peer} gets a vote of term {message.term}, {state} is durable",
-                shadow.name,
-            )  # fmt: skip
 
 
 def check_campaign(shadow: Shadow, core: RaftCore, write: Write) -> None:
@@ -378,16 +357,9 @@ class Invariants:
 
     def synced(self, shadow: Shadow, writes: Sequence[Write]) -> None:
         """Writes were carried out, as durable as the ack policy requires."""
+        note_synced(shadow, writes)
         for write in writes:
-            if isinstance(write, Append):
-                shadow.durable_index = write.batch.last_index
-            elif isinstance(write, Truncate):
-                shadow.durable_index = min(shadow.durable_index, write.end_index)
-            elif isinstance(write, SaveState):
-                shadow.state = HardState(write.term, write.voted_for)
-            elif isinstance(write, Install):
-                shadow.durable_index = write.snapshot.end.index
-            elif isinstance(write, Compact):
+            if isinstance(write, Compact):
                 self._check_gone(shadow, write.snapshot.end.index)
 
     def _check_gone(self, shadow: Shadow, index: int) -> None:

@@ -12,6 +12,7 @@ from itertools import pairwise
 from operator import attrgetter
 
 from shaketable.system.broker.broker_state import ranges_of
+from shaketable.system.invariants.durability import WATERMARK, check_synced, watermark_of
 from shaketable.system.invariants.queues import check_limit
 from shaketable.system.invariants.violated import Violated
 from shaketable.system.raft.protocol import LogEnd
@@ -26,7 +27,6 @@ HANDLES_MAX = 4
 as long as the node runs."""
 
 _key_files = attrgetter("_saved_keys")
-_watermark = attrgetter("_watermark.record.end")
 
 
 def check_saved(
@@ -95,10 +95,14 @@ def check_loaded(
         )
 
 
-def watermark_of(log: CommitLog) -> LogEnd:
-    """Return the log's durable watermark."""
-    found: LogEnd = _watermark(log)
-    return found
+def check_watermark_synced(name: str, log: CommitLog, platter: Platter, folder: str) -> None:
+    """Raise Violated where the watermark of the log in `folder` is ahead of what is synced."""
+    unsynced = {
+        path: first
+        for path, inode in platter.inodes.items()
+        if path.startswith(f"{folder}/data/") and (first := inode.first_unsynced) is not None
+    }
+    check_synced(WATERMARK, name, watermark_of(log).position, unsynced)
 
 
 def check_watermark(name: str, before: LogEnd, log: CommitLog) -> None:

@@ -157,6 +157,14 @@ PROMISES: dict[str, Promise] = {
         "A follower acknowledges an entry only once the entry is on its own disk.",
         "The leader counts copies that a crash takes away: a majority that is none.",
     ),
+    "votes-make-leaders": Promise(
+        "A member leads a term only with the votes of a majority in that term.",
+        "Two leaders of one term would each commit entries of their own.",
+    ),
+    "watermark-is-durable": Promise(
+        "What lies before the durable watermark of a log is on the disk.",
+        "After a loss of power a torn end would be taken for damage, and the member not start.",
+    ),
     "pre-vote-before-campaign": Promise(
         "A member starts a new term only after a majority answered that it would vote for it.",
         "One that was cut off would come back with a higher term and end a healthy leadership.",

@@ -152,6 +152,8 @@ class Watch:
         """A message is about to be handled."""
         del now_ms
         self._inputs += 1
+        if self.steps is not None:
+            self.steps.heard(message)
         self._reporter.received(core.role.value, message)
 
     def ended(self, *, loses_unsynced: bool) -> None:

@@ -1,0 +1,109 @@
+"""Invariants: what counts as durable is on the disk, and what counts as written was written.
+
+A fault in it costs nothing until power is lost in the right moment; here each flush shows it.
+Source: DESIGN.md decision 1 (fsync before an acknowledgement); DLEDGER.md E8, E18, E32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from operator import attrgetter
+from typing import Any, Protocol
+
+from shaketable.system.invariants.violated import Violated
+from shaketable.system.raft.protocol import (
+    Append,
+    Install,
+    LogEnd,
+    Message,
+    PushResponse,
+    SaveState,
+    Truncate,
+    VoteResponse,
+    Write,
+)
+from shaketable.system.store.state_files import HardState
+
+Unsynced = Callable[[str], dict[str, int]]
+"""Returns the files of a folder that a loss of power would cost bytes now: path -> the first."""
+ACKNOWLEDGED, WATERMARK = "acknowledged-is-durable", "watermark-is-durable"
+STATE = "currterm"
+"""The file with a member's term and vote."""
+
+_watermark = attrgetter("_watermark.record.end")
+
+
+def watermark_of(log: Any) -> LogEnd:
+    """Return a commit log's durable watermark."""
+    found: LogEnd = _watermark(log)
+    return found
+
+
+def check_synced(invariant: str, name: str, position: int, unsynced: dict[str, int]) -> None:
+    """Raise Violated where the log's data before `position` is not all on the disk.
+
+    `unsynced` are data files, each named by the position of its first byte.
+    """
+    for path, first in unsynced.items():
+        at = int(path.rpartition("/")[2]) + first
+        if at < position:
+            raise Violated(
+                invariant, f"all before byte {position} counts as durable, and from byte {at} on"
+                " the log is not synced", name,
+            )  # fmt: skip
+
+
+def check_state(name: str, unsynced: dict[str, int]) -> None:
+    """Raise Violated where term and vote, which were just saved, are not on the disk."""
+    if any(path.rpartition("/")[2] == STATE for path in unsynced):
+        raise Violated("vote-is-durable", "term and vote count as saved, and are not synced", name)
+
+
+class Durable(Protocol):
+    """What of one member is durable: the last index of its log, and its term and vote."""
+
+    name: str
+    durable_index: int
+    state: HardState
+
+
+def note_synced(durable: Durable, writes: Iterable[Write]) -> None:
+    """Note that writes were carried out."""
+    for write in writes:
+        if isinstance(write, Append):
+            durable.durable_index = write.batch.last_index
+        elif isinstance(write, Truncate):
+            durable.durable_index = min(durable.durable_index, write.end_index)
+        elif isinstance(write, SaveState):
+            durable.state = HardState(write.term, write.voted_for)
+        elif isinstance(write, Install):
+            durable.durable_index = write.snapshot.end.index
+
+
+def check_sent(durable: Durable, peer: str, message: Message) -> None:
+    """Raise Violated where a vote or an acknowledgement is sent before it is durable."""
+    if isinstance(message, PushResponse):
+        if message.match_index > durable.durable_index:
+            raise Violated(
+                ACKNOWLEDGED,
+                f"{message.match_index} is acknowledged, {durable.durable_index} is durable",
+                durable.name,
+            )
+    elif isinstance(message, VoteResponse) and message.granted and not message.pre_vote:
+        state = durable.state
+        is_kept = state.term == message.term and state.voted_for == peer
+        if not is_kept and state.term <= message.term:
+            raise Violated(
+                "vote-is-durable", f"{peer} gets a vote of term {message.term}, {state} is durable",
+                durable.name,
+            )  # fmt: skip
+
+
+def check_carried_out(name: str, reported: int, carried_out: int) -> None:
+    """Raise Violated where writes count as carried out that the disk has not seen."""
+    if reported > carried_out:
+        raise Violated(
+            ACKNOWLEDGED,
+            f"writes up to {reported} count as durable, and those up to {carried_out} were written",
+            name,
+        )

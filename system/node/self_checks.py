@@ -1,0 +1,174 @@
+"""A member's own check of its steps and of what it calls durable, if broker.conf says so.
+
+The rules are those of simulations (`system.invariants`), but for those of time: an effect may be
+carried out long after it was decided. What is on the disk is known where unsynced writes are kept
+in the process (`shaketableDisk=volatile`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.effects import BrokerEffects
+from shaketable.system.invariants.durability import (
+    ACKNOWLEDGED,
+    WATERMARK,
+    Unsynced,
+    check_carried_out,
+    check_sent,
+    check_state,
+    check_synced,
+    note_synced,
+    watermark_of,
+)
+from shaketable.system.invariants.queues import (
+    check_answered,
+    check_bounds,
+    check_transfer,
+    check_woken,
+)
+from shaketable.system.invariants.steps import Steps
+from shaketable.system.invariants.stickiness import LeaderStickiness
+from shaketable.system.invariants.violated import Violated
+from shaketable.system.mutants import Mutant
+from shaketable.system.node.watched_broker import watched
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.protocol import InvariantError, Message, SaveState, Write
+from shaketable.system.store.commit_log import CommitLog
+from shaketable.system.store.state_files import HardState
+
+
+class SelfWatch:
+    """A member that checks its own steps, and ends at the first that violates an invariant."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._steps: Steps | None = None
+        self._stickiness = LeaderStickiness()
+        self._inputs = 0
+        self._writes: deque[Write] = deque()
+        """Handed to the disk and not reported as carried out."""
+        self._first_write: int | None = None
+        self._carried_out = self._synced = 0
+        """How many writes the disk has carried out, and how many it has reported."""
+        self.durable_index = -1
+        self.state = HardState()
+
+    def started(self, core: RaftCore, state: HardState) -> None:
+        """The member has recovered; all of its log, and `state`, is durable."""
+        self.durable_index, self.state = core.ledger.durable_index, state
+        self._steps = Steps(self.name, core, is_timely=False)
+
+    @contextmanager
+    def stepping(self) -> Iterator[None]:
+        """Judge no step that an error ended half way: the node ends of it."""
+        try:
+            yield
+        except BaseException:
+            self._steps = None
+            raise
+
+    def received(self, core: RaftCore, message: Message, now_ms: float) -> None:
+        """Note what the member's answer has to fit."""
+        self._inputs += 1
+        self._stickiness.received(core, message, now_ms)
+        if self._steps is not None:
+            self._steps.heard(message)
+
+    def ticked(self, broker: Broker, now_ms: float) -> None:
+        """Check that nothing waits too long, or without a limit. Raises InvariantError."""
+        self._inputs += 1
+        if self._steps is None:
+            return
+        core = broker.core
+        assert isinstance(core, RaftCore), "this is a member of a group"
+        with _as_invariant_error():
+            check_answered(self.name, broker, now_ms)
+            check_woken(self.name, broker)
+            check_bounds(self.name, broker, core)
+            check_transfer(self.name, core, now_ms)
+
+    def took(self, core: RaftCore, effects: BrokerEffects, now_ms: float) -> None:
+        """Check a step. Raises InvariantError."""
+        del core
+        inputs, self._inputs = self._inputs, 0
+        if effects.writes:
+            if self._first_write is None:
+                self._first_write = effects.write_seq - len(effects.writes) + 1
+            self._writes.extend(effects.writes)
+        if self._steps is None:
+            return
+        stalled_ms = 1.0 if self._writes else 0.0  # for how long is not judged here
+        with _as_invariant_error():
+            self._steps.stepped(
+                effects.writes, effects.messages, now_ms, stalled_ms=stalled_ms, inputs=inputs
+            )
+            for peer, message in effects.messages:
+                self._stickiness.check_vote(self.name, peer, message)
+                check_sent(self, peer, message)
+
+    def synced(self, write_seq: int, now_ms: float | None) -> None:
+        """Note what is durable. Raises InvariantError: the disk has not seen it."""
+        del now_ms
+        if self._first_write is None:
+            return
+        with _as_invariant_error():
+            check_carried_out(self.name, write_seq, self._first_write + self._carried_out - 1)
+        done = write_seq - self._first_write + 1 - self._synced
+        self._synced += done
+        note_synced(self, [self._writes.popleft() for _ in range(done)])
+
+    def carried_out(self, count: int) -> None:
+        """The disk has carried out so many writes more. Called in the disk's thread."""
+        self._carried_out += count
+
+    def disk_full(self, is_full: bool) -> None:
+        """Note how the disk is."""
+        if self._steps is not None:
+            self._steps.disk_full(is_full)
+
+
+@contextmanager
+def _as_invariant_error() -> Iterator[None]:
+    try:
+        yield
+    except Violated as found:
+        raise InvariantError(str(found)) from found
+
+
+def self_checked(parts: Mutant, watch: SelfWatch, folder: str, unsynced: Unsynced) -> Mutant:
+    """Return the same parts, with a broker and a log writer that `watch` checks.
+
+    `folder` is the log's, `unsynced` returns from where on files of a folder are not on the disk.
+    """
+
+    class CheckedWriter(parts.log_writer):  # type: ignore[name-defined, misc]
+        def carry_out(self, writes: Sequence[Write]) -> Sequence[Write]:
+            left: Sequence[Write] = super().carry_out(writes)
+            watch.carried_out(len(writes) - len(left))
+            if not left:
+                with _as_invariant_error():
+                    self._check(writes)
+            return left
+
+        def advance_watermark(self) -> None:
+            super().advance_watermark()
+            with _as_invariant_error():
+                position = watermark_of(self.log).position
+                check_synced(WATERMARK, watch.name, position, self._data())
+
+        def _check(self, writes: Sequence[Write]) -> None:
+            if self.ack == "fsync":
+                check_synced(ACKNOWLEDGED, watch.name, self.log.end.position, self._data())
+            if any(isinstance(write, SaveState) for write in writes):
+                check_state(watch.name, unsynced(folder))
+
+        def _data(self) -> dict[str, int]:
+            assert isinstance(self.log, CommitLog), "this is a member of a group"
+            return unsynced(f"{folder}/data")
+
+    return replace(watched(parts, watch), log_writer=CheckedWriter)
