@@ -34,6 +34,7 @@ from shaketable.workloads.queue_shape import (
     ONEWAY_SHARE,
     OVERDUE_S,
     SELECT_ANEW_SHARE,
+    SELECT_HOLD_S,
     HighestSent,
     KeyQueries,
     Shape,
@@ -434,7 +435,9 @@ class Consumer:
         assert offset is not None, "it starts nowhere"
         assert tags is not None, "it asks for no tag"
         asked = [tag for tag in range(self._shape.tags) if tags >> tag & 1]
-        polled = await self.client.select(key, offset, asked)
+        # Others' messages come meanwhile: the broker has to look again at each of them.
+        waits = self._shape.hold_s > 0 and offset > 0 and self._drained is None
+        polled = await self.client.select(key, offset, asked, SELECT_HOLD_S if waits else 0.0)
         self._selected[key, tags] = polled.next_offset
         if polled.is_outside:
             raise DefiniteError(f"the queue does not reach {offset}")

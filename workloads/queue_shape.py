@@ -40,6 +40,8 @@ BATCH_MAX: Final = 8
 """Most messages in a batch."""
 HOLD_S: Final = 3.0
 """How long a poll is held, in s: longer than the delay that `checkers.queues.held_polls` allows."""
+SELECT_HOLD_S: Final = 0.5
+"""How long a selection by tags is held at the queue's end, in s, where polls are held."""
 WAY_SHARE: Final = 0.25
 """Share of a producer's steps, for each way of sending that is not the plain one."""
 SELECT_SHARE: Final = 0.3

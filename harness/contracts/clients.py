@@ -277,10 +277,13 @@ class TaggingClient(Protocol):
         """Send `value` with that tag; return its offset."""
         ...
 
-    async def select(self, key: str, offset: int, tags: Sequence[int]) -> PollResult:
+    async def select(
+        self, key: str, offset: int, tags: Sequence[int], hold_s: float = 0.0
+    ) -> PollResult:
         """Return the messages with these tags from `offset` up to the answer's next offset.
 
-        From then on they are also the client's subscription, as its group sees it.
+        It waits up to `hold_s` seconds for a first one. From then on they are also the client's
+        subscription, as its group sees it.
         """
         ...
 

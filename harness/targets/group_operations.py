@@ -296,7 +296,9 @@ class GroupOperations:
                 await self._producer.send(queue.topic, b"%d" % value, queue=queue, tags=TAGS[tag])
             )
 
-    async def select(self, key: str, offset: int, tags: Sequence[int]) -> PollResult:
+    async def select(
+        self, key: str, offset: int, tags: Sequence[int], hold_s: float = 0.0
+    ) -> PollResult:
         """Pull with a subscription to tags; what the broker's filter passes is filtered again."""
         queue, names = self._queue(key), [TAGS[tag] for tag in tags]
         subscription = " || ".join(names)
@@ -310,6 +312,7 @@ class GroupOperations:
                 count_max=POLL_MAX,
                 bytes_max=self._bytes_max(),
                 subscription=subscription,
+                wait_s=hold_s,
             )
         messages = [
             (each.queue_offset, value_of(each.body))

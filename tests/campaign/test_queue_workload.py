@@ -27,7 +27,13 @@ from shaketable.workloads.message_queue import (
     QueueWorkload,
 )
 from shaketable.workloads.queue_consumer import Untried
-from shaketable.workloads.queue_shape import DELAYS_MS, FINAL_RANGES_MAX, HOLD_S, KEY_NUMBERS
+from shaketable.workloads.queue_shape import (
+    DELAYS_MS,
+    FINAL_RANGES_MAX,
+    HOLD_S,
+    KEY_NUMBERS,
+    SELECT_HOLD_S,
+)
 
 WORKLOAD = QueueWorkload(2)
 POLL = Operation("poll", TOPIC, aim=0.5)
@@ -388,6 +394,7 @@ class AbleTable(LateTable, KeyedTable, ErringTable):
         super().__init__()
         self.holders: dict[str, object] = {}
         self.told: list[tuple[str, int]] = []
+        self.held: list[float] = []
 
     async def send_batch(self, key, values):
         self.queues[key] += values
@@ -399,7 +406,8 @@ class AbleTable(LateTable, KeyedTable, ErringTable):
     async def send_tagged(self, key, value, tag):
         return await self.send(key, value)
 
-    async def select(self, key, offset, tags):
+    async def select(self, key, offset, tags, hold_s=0.0):
+        self.held.append(hold_s)
         return PollResult([(2, 2)], 3)
 
     async def lock(self, key):
@@ -446,6 +454,20 @@ def test_tags_are_asked_for_from_where_the_last_answer_ended():
     )
     assert player.do(ask) == ("select", f"{TOPIC}/0", [(2, 2)])
     assert player.workload.choose(ask, player.client).value == 3
+
+
+@pytest.mark.parametrize(
+    ("workload", "held"),
+    [(QueueBatches, [0.0, 0.0]), (EverythingClients, [0.0, SELECT_HOLD_S])],
+    ids=["not", "held"],
+)
+def test_where_polls_are_held_a_selection_goes_on_waiting_for_its_tags(workload, held):
+    table = AbleTable()
+    player = Player(table, workload(1))
+    assert player.do(POLL)[0] == "subscribe"
+    for _ in held:
+        assert player.do(Operation("select", TOPIC, aim=0.4))[0] == "select"
+    assert table.held == held, "the first begins at the queue's start"
 
 
 def test_one_message_of_a_batch_is_looked_up_by_its_id_and_then_the_producer_goes_on():
