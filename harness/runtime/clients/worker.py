@@ -139,7 +139,7 @@ def run_worker(plan: WorkerPlan, control: Any) -> None:
 
 def _checked_clients(plan: WorkerPlan, control: Any) -> AbstractContextManager[None]:
     """Check the clients by the rules of their target, if it has some."""
-    target = discovery.get("targets", plan.target)
+    target = None if plan.client_factory else discovery.get("targets", plan.target)
     if not isinstance(target, ChecksClients):
         return nullcontext()
     return target.checked_clients(
