@@ -26,7 +26,6 @@ from shaketable.system.store.state_files import HardState
 
 Unsynced = Callable[[str], dict[str, int]]
 """Returns the files of a folder that a loss of power would cost bytes now: path -> the first."""
-ACKNOWLEDGED, WATERMARK = "acknowledged-is-durable", "watermark-is-durable"
 STATE = "currterm"
 """The file with a member's term and vote."""
 
@@ -39,18 +38,31 @@ def watermark_of(log: Any) -> LogEnd:
     return found
 
 
-def check_synced(invariant: str, name: str, position: int, unsynced: dict[str, int]) -> None:
-    """Raise Violated where the log's data before `position` is not all on the disk.
+def check_flushed(name: str, position: int, unsynced: dict[str, int]) -> None:
+    """Raise Violated where the log's data before `position`, its end, is not all on the disk.
 
     `unsynced` are data files, each named by the position of its first byte.
     """
+    if found := _not_synced(position, unsynced):
+        raise Violated("acknowledged-is-durable", found, name)
+
+
+def check_marked(name: str, log: Any, unsynced: dict[str, int]) -> None:
+    """Raise Violated where a log's durable watermark is ahead of what is on the disk."""
+    if found := _not_synced(watermark_of(log).position, unsynced):
+        raise Violated("watermark-is-durable", found, name)
+
+
+def _not_synced(position: int, unsynced: dict[str, int]) -> str:
+    """Say what before `position` is not on the disk; "" if all is."""
     for path, first in unsynced.items():
         at = int(path.rpartition("/")[2]) + first
         if at < position:
-            raise Violated(
-                invariant, f"all before byte {position} counts as durable, and from byte {at} on"
-                " the log is not synced", name,
-            )  # fmt: skip
+            return (
+                f"all before byte {position} counts as durable, and from byte {at} on the log is"
+                " not synced"
+            )
+    return ""
 
 
 def check_state(name: str, unsynced: dict[str, int]) -> None:
@@ -85,7 +97,7 @@ def check_sent(durable: Durable, peer: str, message: Message) -> None:
     if isinstance(message, PushResponse):
         if message.match_index > durable.durable_index:
             raise Violated(
-                ACKNOWLEDGED,
+                "acknowledged-is-durable",
                 f"{message.match_index} is acknowledged, {durable.durable_index} is durable",
                 durable.name,
             )
@@ -103,7 +115,7 @@ def check_carried_out(name: str, reported: int, carried_out: int) -> None:
     """Raise Violated where writes count as carried out that the disk has not seen."""
     if reported > carried_out:
         raise Violated(
-            ACKNOWLEDGED,
+            "acknowledged-is-durable",
             f"writes up to {reported} count as durable, and those up to {carried_out} were written",
             name,
         )

@@ -15,15 +15,13 @@ from dataclasses import replace
 from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.effects import BrokerEffects
 from shaketable.system.invariants.durability import (
-    ACKNOWLEDGED,
-    WATERMARK,
     Unsynced,
     check_carried_out,
+    check_flushed,
+    check_marked,
     check_sent,
     check_state,
-    check_synced,
     note_synced,
-    watermark_of,
 )
 from shaketable.system.invariants.queues import (
     check_answered,
@@ -158,12 +156,11 @@ def self_checked(parts: Mutant, watch: SelfWatch, folder: str, unsynced: Unsynce
         def advance_watermark(self) -> None:
             super().advance_watermark()
             with _as_invariant_error():
-                position = watermark_of(self.log).position
-                check_synced(WATERMARK, watch.name, position, self._data())
+                check_marked(watch.name, self.log, self._data())
 
         def _check(self, writes: Sequence[Write]) -> None:
             if self.ack == "fsync":
-                check_synced(ACKNOWLEDGED, watch.name, self.log.end.position, self._data())
+                check_flushed(watch.name, self.log.end.position, self._data())
             if any(isinstance(write, SaveState) for write in writes):
                 check_state(watch.name, unsynced(folder))
 

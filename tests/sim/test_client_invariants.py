@@ -44,8 +44,9 @@ def test_who_left_and_has_nothing_open_is_left_alone() -> None:
 def test_who_waits_too_long_for_a_connection_is_told_of(
     monkeypatch: pytest.MonkeyPatch, took_s: float
 ) -> None:
-    async def open_slowly(_: type[Connection], *__: object) -> None:
+    async def open_slowly(kind: type[Connection], *_: object) -> Connection:
         await trio.sleep(took_s)
+        return object.__new__(kind)
 
     monkeypatch.setattr(Connection, "open", classmethod(open_slowly))
     found: list[Violated] = []

@@ -1,10 +1,11 @@
-"""Every invariant of the simulated worlds is explained, and nothing else is."""
+"""Every invariant of members and of the simulated worlds is explained, and nothing else is."""
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
 
+from shaketable.system import invariants as of_steps
 from shaketable.system import sim
 from shaketable.system.sim.stories.promises import PROMISES, promise_of
 
@@ -12,7 +13,8 @@ from shaketable.system.sim.stories.promises import PROMISES, promise_of
 def invariants() -> set[str]:
     """The names that `Violated` and `Violation` are raised and made with."""
     found = set()
-    for path in Path(next(iter(sim.__path__))).rglob("*.py"):
+    folders = [Path(next(iter(package.__path__))) for package in (of_steps, sim)]
+    for path in (path for folder in folders for path in folder.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if (
                 isinstance(node, ast.Call)

@@ -12,7 +12,7 @@ from itertools import pairwise
 from operator import attrgetter
 
 from shaketable.system.broker.broker_state import ranges_of
-from shaketable.system.invariants.durability import WATERMARK, check_synced, watermark_of
+from shaketable.system.invariants.durability import check_marked, watermark_of
 from shaketable.system.invariants.queues import check_limit
 from shaketable.system.invariants.violated import Violated
 from shaketable.system.raft.protocol import LogEnd
@@ -102,7 +102,7 @@ def check_watermark_synced(name: str, log: CommitLog, platter: Platter, folder: 
         for path, inode in platter.inodes.items()
         if path.startswith(f"{folder}/data/") and (first := inode.first_unsynced) is not None
     }
-    check_synced(WATERMARK, name, watermark_of(log).position, unsynced)
+    check_marked(name, log, unsynced)
 
 
 def check_watermark(name: str, before: LogEnd, log: CommitLog) -> None:
