@@ -317,6 +317,7 @@ class DLedgerTarget:
     lease_max_ms = 249
     default_faults = (
         "client-links",
+        "clock",
         "disk-full",
         "disk-slow",
         "kill",
