@@ -434,7 +434,7 @@ class ProcessWorld(SteeredCapabilities, ClientsOfWorkers):
         if is_node and not process.is_running:
             self._check_ports(self._members[node].layout)
         if len(self.exits) < EXITS_KEPT_MAX:
-            self.exits.append(self._explained(ended) if is_node else ended)
+            self.exits.append(self._explained(ended))
             self._observer.note(self.explain(ended))
 
     def _explained(self, ended: Exit) -> Exit:

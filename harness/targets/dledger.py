@@ -432,11 +432,11 @@ class DLedgerTarget:
 
     def name_server(self, address: Address) -> Launch:
         """Start one of the system's own name servers."""
-        return name_server(address)
+        return name_server(address, checks_itself=True)
 
     def name_server_with(self, bug: str, address: Address) -> Launch:
         """Start one with a planted bug."""
-        return name_server(address, bug)
+        return name_server(address, bug, checks_itself=True)
 
     async def status(self, layout: NodeLayout, timeout_s: float) -> NodeStatus | None:
         """Ask a node for its DLedger metadata."""

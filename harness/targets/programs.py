@@ -38,8 +38,11 @@ def broker(
     return Launch(argv, files={CONF: conf, **(files or {})})
 
 
-def name_server(address: Address, bug: str | None = None) -> Launch:
-    """Return how to start a name server at `address`, with an optional planted bug."""
+def name_server(address: Address, bug: str | None = None, *, checks_itself: bool = False) -> Launch:
+    """Return how to start a name server at `address`, with an optional planted bug.
+
+    If it `checks_itself`, it ends at the first change that leaves wrong routes.
+    """
     argv = (
         "-m",
         "shaketable.system.node.name_server",
@@ -48,7 +51,9 @@ def name_server(address: Address, bug: str | None = None) -> Launch:
         "--port",
         str(address.port),
     )
-    return Launch((sys.executable, *argv, *(() if bug is None else ("--mutant", bug))))
+    bugs = () if bug is None else ("--mutant", bug)
+    checks = ("--check-invariants",) if checks_itself else ()
+    return Launch((sys.executable, *argv, *bugs, *checks))
 
 
 # The planted bugs of the system's own targets, by name, with their descriptions.

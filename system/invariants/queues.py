@@ -9,6 +9,8 @@ from __future__ import annotations
 from operator import attrgetter
 
 from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.consume_queue import ConsumeQueues, Queue
+from shaketable.system.broker.reading.pulls import TagFilter
 from shaketable.system.invariants.violated import Violated
 from shaketable.system.raft.core import RaftCore
 
@@ -29,6 +31,7 @@ _leadership = attrgetter("_leadership")
 _pushes_in_flight = attrgetter("_in_flight")
 _pulls_held = attrgetter("_reads._held._held")
 _queues = attrgetter("_reput.queues")
+_tails = attrgetter("_queues")
 
 
 def check_answered(name: str, broker: Broker, now_ms: float) -> None:
@@ -47,10 +50,20 @@ def check_woken(name: str, broker: Broker) -> None:
         # One that is not confirmed may be held to be refused: this member does not lead.
         if not held.pull.is_confirmed or not queues.min_offset(held.queue) <= begin < end:
             continue
-        units = queues.units(held.queue, begin, min(end - begin, SCANNED_MAX))
-        if held.tags is None or any(held.tags.passes(code) for _, _, code in units):
+        scanned_end = min(end, begin + SCANNED_MAX)
+        if held.tags is None or _passes(queues, held.queue, held.tags, (begin, scanned_end)):
             what = f"a pull of {held.queue} from {begin}, which ends at {end}, is still held"
             raise Violated("held-pulls-are-woken", what, name)
+
+
+def _passes(queues: ConsumeQueues, queue: Queue, tags: TagFilter, among: tuple[int, int]) -> bool:
+    """Whether a message passes that is `among` these offsets and in memory.
+
+    No check reads the files of older ones: that may fail, or take long.
+    """
+    begin, end = max(among[0], _tails(queues)[queue].first), among[1]
+    units = queues.units(queue, begin, end - begin) if begin < end else ()
+    return any(tags.passes(code) for _, _, code in units)
 
 
 def check_appends(name: str, broker: Broker) -> None:

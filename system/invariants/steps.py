@@ -88,7 +88,12 @@ class Steps:
 
     def heard(self, message: Message) -> None:
         """A message is about to be handled."""
-        if isinstance(message, VoteResponse) and message.granted and not message.pre_vote:
+        if (
+            isinstance(message, VoteResponse)
+            and message.granted
+            and not message.pre_vote
+            and message.term == self._core.term  # one of an older term may come late
+        ):
             if self._votes[0] != message.term:
                 self._votes = message.term, set()
             self._votes[1].add(message.voter)
@@ -131,7 +136,8 @@ class Steps:
             for dispatcher in leading.dispatchers.values():
                 if dispatcher.state is DispatchState.APPEND:
                     self._check_stream(dispatcher)
-                elif dispatcher.state is DispatchState.INSTALL:
+                elif dispatcher.state is DispatchState.INSTALL and inputs <= 1:
+                    # After more inputs an acknowledgement may have come behind the heartbeat.
                     self._check_snapshot(dispatcher, messages)
             self._check_transfer(leading, now_ms, is_single=inputs <= 1)
             self._check_lease(now_ms)

@@ -16,9 +16,12 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import NoReturn
 
 import trio
 
+from shaketable.system.invariants.routes import watched
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.nameserver.name_server import SCAN_INTERVAL_MS, DamagedKvConfig, NameServer
 from shaketable.system.nameserver.registry import RouteRegistry
 from shaketable.system.node.config import ConfigError
@@ -34,7 +37,12 @@ from shaketable.system.node.connections.link import (
 )
 from shaketable.system.node.disks.real_disk import DiskThreads, RealDisk
 from shaketable.system.node.machine import Clock, SystemClock, sleep
-from shaketable.system.node.process import client_limit, raise_open_file_limit
+from shaketable.system.node.process import (
+    EXIT_INVARIANT,
+    client_limit,
+    raise_open_file_limit,
+)
+from shaketable.system.raft.protocol import InvariantError
 from shaketable.system.remoting.codes import ResponseCode
 from shaketable.system.remoting.command import (
     Command,
@@ -239,6 +247,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--order-message-enable", action="store_true", help="tell clients of ordered topics"
     )
     parser.add_argument("--mutant", default="", help="planted bug to run with, for calibration")
+    parser.add_argument(
+        "--check-invariants", action="store_true", help="check each change of the routes"
+    )
     arguments = parser.parse_args(argv)
     logging.basicConfig(
         stream=sys.stderr,
@@ -255,7 +266,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             connections_max,
             kv_path=arguments.kv_config,
             order_message_enable=arguments.order_message_enable,
-            registry_type=_registry_type(arguments.mutant),
+            registry_type=_registry_type(arguments.mutant, checks=arguments.check_invariants),
         )
     except ConfigError as error:
         log.error("event=stopped error=%s", error)  # noqa: TRY400
@@ -269,17 +280,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     except* PortInUseError as group:
         log.error("event=stopped error=%s", next(iter(flatten(group))))  # noqa: TRY400 - one line
         code = EXIT_USAGE
+    except* InvariantError as group:
+        log.error("event=stopped error=%s", next(iter(flatten(group))))  # noqa: TRY400 - one line
+        code = EXIT_INVARIANT
     return code
 
 
-def _registry_type(mutant: str) -> type[RouteRegistry]:
-    """Return the registry class, the mutant's if one is given. Raises ConfigError if unknown."""
-    if not mutant:
-        return RouteRegistry
-    # Imported here because a name server does not otherwise need the broker's modules.
-    from shaketable.system.node.process import planted  # noqa: PLC0415
+def _registry_type(mutant: str, *, checks: bool) -> type[RouteRegistry]:
+    """Return the registry class, the mutant's if one is given. Raises ConfigError if unknown.
 
-    return planted(mutant).registry
+    With `checks` its methods raise InvariantError where the routes are not what they have to be.
+    """
+    registry = RouteRegistry
+    if mutant:
+        # Imported here because a name server does not otherwise need the broker's modules.
+        from shaketable.system.node.process import planted  # noqa: PLC0415
+
+        registry = planted(mutant).registry
+    return watched(registry, _end_by) if checks else registry
+
+
+def _end_by(found: Violated) -> NoReturn:
+    raise InvariantError(str(found))
 
 
 async def _run(node: NameServerNode) -> None:

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.effects import BrokerEffects
+from shaketable.system.invariants.confirmed_reads import ConfirmedReads
 from shaketable.system.invariants.durability import (
     Unsynced,
     check_carried_out,
@@ -45,9 +46,9 @@ class SelfWatch:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.reads = ConfirmedReads(name)
         self._steps: Steps | None = None
         self._stickiness = LeaderStickiness()
-        self._inputs = 0
         self._writes: deque[Write] = deque()
         """Handed to the disk and not reported as carried out."""
         self._first_write: int | None = None
@@ -72,14 +73,12 @@ class SelfWatch:
 
     def received(self, core: RaftCore, message: Message, now_ms: float) -> None:
         """Note what the member's answer has to fit."""
-        self._inputs += 1
         self._stickiness.received(core, message, now_ms)
         if self._steps is not None:
             self._steps.heard(message)
 
     def ticked(self, broker: Broker, now_ms: float) -> None:
         """Check that nothing waits too long, or without a limit. Raises InvariantError."""
-        self._inputs += 1
         if self._steps is None:
             return
         core = broker.core
@@ -90,10 +89,9 @@ class SelfWatch:
             check_bounds(self.name, broker, core)
             check_transfer(self.name, core, now_ms)
 
-    def took(self, core: RaftCore, effects: BrokerEffects, now_ms: float) -> None:
+    def took(self, core: RaftCore, effects: BrokerEffects, now_ms: float, inputs: int) -> None:
         """Check a step. Raises InvariantError."""
         del core
-        inputs, self._inputs = self._inputs, 0
         if effects.writes:
             if self._first_write is None:
                 self._first_write = effects.write_seq - len(effects.writes) + 1
@@ -108,6 +106,7 @@ class SelfWatch:
             for peer, message in effects.messages:
                 self._stickiness.check_vote(self.name, peer, message)
                 check_sent(self, peer, message)
+            self.reads.check(effects.replies)
 
     def synced(self, write_seq: int, now_ms: float | None) -> None:
         """Note what is durable. Raises InvariantError: the disk has not seen it."""

@@ -7,31 +7,37 @@ every input and every effect unchanged. Simulated nodes are watched from outside
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from shaketable.system.broker.broker import Broker
-from shaketable.system.broker.effects import BrokerEffects
+from shaketable.system.broker.effects import BrokerEffects, Connection
+from shaketable.system.invariants.confirmed_reads import ConfirmedReads
 from shaketable.system.mutants import Mutant
 from shaketable.system.raft.core import RaftCore
-from shaketable.system.raft.protocol import Message
+from shaketable.system.raft.protocol import Effects, Message, Token
+from shaketable.system.remoting.command import Command
+from shaketable.system.remoting.requests import SendRequest
 
 
 class BrokerWatch(Protocol):
-    """Receiver of a broker's reports."""
+    """Receiver of a broker's reports. `reads` are told of what clients and the broker read."""
+
+    reads: ConfirmedReads
 
     def stepping(self) -> AbstractContextManager[None]:
         """Return what an input is handled within."""
 
     def received(self, core: RaftCore, message: Message, now_ms: float) -> None:
-        """A message from another member is about to be handled."""
+        """A message from another member is about to be handled. It is an input."""
 
     def ticked(self, broker: Broker, now_ms: float) -> None:
         """The broker was ticked."""
 
-    def took(self, core: RaftCore, effects: BrokerEffects, now_ms: float) -> None:
-        """The broker's effects are about to be carried out."""
+    def took(self, core: RaftCore, effects: BrokerEffects, now_ms: float, inputs: int) -> None:
+        """The effects of so many inputs that change a core's mind are about to be carried out."""
 
     def synced(self, write_seq: int, now_ms: float | None) -> None:
         """Writes up to `write_seq` were carried out."""
@@ -43,20 +49,52 @@ class BrokerWatch(Protocol):
 def watched(parts: Mutant, watch: BrokerWatch) -> Mutant:
     """Return the same parts, with a broker that reports its inputs and effects to `watch`."""
 
+    class WatchedCore(parts.core):  # type: ignore[name-defined, misc]
+        def read(self, token: Token, now_ms: float) -> None:
+            super().read(token, now_ms)
+            watch.reads.begun(token)
+
+        def take(self) -> Effects:
+            effects: Effects = super().take()
+            watch.reads.settled(effects.reads_ready, effects.reads_refused)
+            return effects
+
     class WatchedBroker(parts.broker):  # type: ignore[name-defined, misc]
+        def handle(
+            self,
+            connection: Connection,
+            born_host: bytes,
+            requests: Sequence[SendRequest | Command],
+            now_ms: float,
+            wall_ms: int,
+        ) -> None:
+            others_serve = self._config.slave_read_enable
+            watch.reads.asked(connection, requests, others_serve=others_serve)
+            super().handle(connection, born_host, requests, now_ms, wall_ms)
+
+        def connection_closed(self, connection: Connection) -> None:
+            watch.reads.closed(connection)
+            super().connection_closed(connection)
+
+        _inputs = 0
+        """Messages, ticks, news of the disk and requests to resign since the last step."""
+
         def receive(self, message: Message, now_ms: float) -> None:
+            self._inputs += 1
             watch.received(self.core, message, now_ms)
             with watch.stepping():
                 super().receive(message, now_ms)
 
         def tick(self, now_ms: float) -> None:
+            self._inputs += 1
             with watch.stepping():
                 super().tick(now_ms)
             watch.ticked(self, now_ms)
 
         def take(self, now_ms: float, wall_ms: int) -> BrokerEffects:
             effects: BrokerEffects = super().take(now_ms, wall_ms)
-            watch.took(self.core, effects, now_ms)
+            inputs, self._inputs = self._inputs, 0
+            watch.took(self.core, effects, now_ms, inputs)
             return effects
 
         def synced(self, write_seq: int, now_ms: float | None = None) -> None:
@@ -64,7 +102,16 @@ def watched(parts: Mutant, watch: BrokerWatch) -> Mutant:
             super().synced(write_seq, now_ms)
 
         def disk_full(self, is_full: bool, now_ms: float) -> None:
+            self._inputs += 1
             watch.disk_full(is_full)
             super().disk_full(is_full, now_ms)
 
-    return replace(parts, broker=WatchedBroker)
+        def disk_usage(self, *measured: Any, **more: Any) -> None:
+            self._inputs += 1
+            super().disk_usage(*measured, **more)
+
+        def resign(self, now_ms: float) -> None:
+            self._inputs += 1
+            super().resign(now_ms)
+
+    return replace(parts, core=WatchedCore, broker=WatchedBroker)

@@ -23,3 +23,12 @@ def test_a_group_that_never_serves_is_judged(tmp_path: Path, bug: str, invariant
     assert "stopped because a rule of its own was broken" in said
     assert f"{invariant}: " in said
     assert "violations/001-rule-broken.html" in said
+
+
+def test_a_name_server_with_wrong_routes_is_judged(tmp_path: Path) -> None:
+    words = ("--time-limit", "12", "--steady", "2", "--faults", "kill", "--engine", "local")
+    done = shaketable("run", "--mutant", "dead-broker-kept", *words, "--seed", "1", cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    said = " ".join(done.stdout.split())
+    assert "Node ns0 (incarnation 1) stopped because a rule of its own was broken" in said
+    assert "routes-name-who-is-there: " in said

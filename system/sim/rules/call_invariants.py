@@ -8,6 +8,8 @@ Source: RocketMQ's DefaultMQProducerImpl.sendDefaultImpl (what is retried) and N
 
 from __future__ import annotations
 
+import math
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -53,6 +55,8 @@ REFUSED_FOR_GOOD: Final = frozenset(
 )
 """Codes after which the same request would be refused again, by any broker."""
 PAUSE_MIN_S: Final = 0.005
+ANSWERED_MAX: Final = 1_000
+"""Answers of a connection that a second one is compared with: the latest."""
 REPEATED_MAX: Final = 20
 """How often a request may be repeated on one connection, each time at once."""
 
@@ -117,7 +121,7 @@ class CallRules:
         self._report = report
         self._is_timely = is_timely
         self._repeated: WeakKeyDictionary[Connection, _Repeated] = WeakKeyDictionary()
-        self._answered: WeakKeyDictionary[Connection, set[int]] = WeakKeyDictionary()
+        self._answered: WeakKeyDictionary[Connection, OrderedDict[int, None]] = WeakKeyDictionary()
         self._locks: WeakKeyDictionary[PullConsumer, set[MessageQueue]] = WeakKeyDictionary()
         self._addresses: WeakKeyDictionary[Connection, str] = WeakKeyDictionary()
         self._silent: WeakKeyDictionary[BrokerGroupClient, _Silent] = WeakKeyDictionary()
@@ -126,7 +130,7 @@ class CallRules:
         """A request is about to be sent."""
         if (leading := _leading.get()) is not None and connection in self._addresses:
             leading.asked.add(self._addresses[connection])
-            self._heard_of(leading.client, connection)
+            self._tried(leading.client, self._addresses[connection])
         request = command.code, tuple(command.ext.items()), bytes(command.body)
         last = self._repeated.setdefault(connection, _Repeated())
         is_same = command.code in CLIENTS_OWN and last.request == request
@@ -143,20 +147,25 @@ class CallRules:
 
     def answered(self, connection: Connection, answer: Command) -> None:
         """A broker has answered."""
-        self._repeated.setdefault(connection, _Repeated()).answered_s = trio.current_time()
+        last = self._repeated.setdefault(connection, _Repeated())
+        # What was done may be asked for again at once: one more of the same.
+        is_done = answer.code == ResponseCode.SUCCESS
+        last.answered_s = -math.inf if is_done else trio.current_time()
         if (leading := _leading.get()) is not None:
-            self._heard_of(leading.client, connection)
+            self._tried(leading.client, self._addresses.get(connection))
         refusals = _refusals.get()
         if refusals is not None and answer.code != ResponseCode.SUCCESS:
             refusals.append(answer.code)
 
     def arrived(self, connection: Connection, opaque: int) -> None:
         """The answer to a request has arrived."""
-        answered = self._answered.setdefault(connection, set())
+        answered = self._answered.setdefault(connection, OrderedDict())
         if opaque in answered:
             text = f"request {opaque} of a connection is answered twice"
             self._report(Violated("answers-come-once", text))
-        answered.add(opaque)
+        answered[opaque] = None
+        if len(answered) > ANSWERED_MAX:
+            answered.popitem(last=False)
 
     def gave_up(self, search: _Search, names: Collection[str]) -> None:
         """A search for a name server that answers has failed."""
@@ -164,14 +173,20 @@ class CallRules:
             text = f"a client gives up, and has not asked {', '.join(sorted(left))}"
             self._report(Violated("every-name-server-is-asked", text))
 
+    def opening(self, address: str) -> None:
+        """A client connects; one that cannot has tried that member all the same."""
+        if (leading := _leading.get()) is not None:
+            leading.asked.add(address)
+            self._tried(leading.client, address)
+
     def opened(self, connection: Connection, address: str) -> None:
         """A client has connected."""
         self._addresses[connection] = address
 
-    def _heard_of(self, client: BrokerGroupClient, connection: Connection) -> None:
-        """Another member is asked, or has said perhaps who leads: the client may ask any again."""
+    def _tried(self, client: BrokerGroupClient, address: str | None) -> None:
+        """Another member is tried, or has said perhaps who leads: the client may ask any again."""
         silent = self._silent.get(client)
-        if silent is not None and self._addresses.get(connection) != silent.address:
+        if silent is not None and address != silent.address:
             del self._silent[client]
 
     def served(self, client: BrokerGroupClient) -> None:
@@ -218,6 +233,7 @@ def _open(rules: CallRules, call: Any) -> Any:
 
     async def opened(kind: type[Connection], host: str, port: int, timeout_s: float) -> Connection:
         since_s = trio.current_time()
+        rules.opening(f"{host}:{port}")
         try:
             connection: Connection = await call.__func__(kind, host, port, timeout_s)
             rules.opened(connection, f"{host}:{port}")

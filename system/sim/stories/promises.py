@@ -85,6 +85,10 @@ PROMISES: dict[str, Promise] = {
         "A held pull is answered as soon as a message that it wants is there.",
         "The message would come late: when the pull times out, or with the next one.",
     ),
+    "answers-come-from-leaders": Promise(
+        "Who answers for the group has confirmed that it leads since the request came.",
+        "A leader that was replaced and does not know it answers with what was true once.",
+    ),
     "clients-pause": Promise(
         "A client pauses before it repeats a request.",
         "While a group has no leader, its clients would keep its members busy with refusals.",

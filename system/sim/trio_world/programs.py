@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from shaketable.system.invariants.routes import watched
 from shaketable.system.node import process
 from shaketable.system.node.config import NodeConfig, parse
 from shaketable.system.node.machine import Clock
 from shaketable.system.node.name_server import NameServerNode
 from shaketable.system.node.process import planted
 from shaketable.system.sim.member import QUEUE_FILE_BYTES
-from shaketable.system.sim.rules.route_invariants import watched
 from shaketable.system.sim.trio_world.clocks import CURRENT, HostClock, Process, ProcessClock
 from shaketable.system.sim.trio_world.host import first_of
 

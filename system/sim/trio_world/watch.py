@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.effects import BrokerEffects
 from shaketable.system.broker.reput import BrokerTables
+from shaketable.system.invariants.confirmed_reads import ConfirmedReads
 from shaketable.system.invariants.queues import (
     check_answered,
     check_appends,
@@ -75,7 +76,7 @@ class Watch:
         self.writes: deque[tuple[int, Write]] = deque()
         """Handed to the disk and not reported as carried out, by number."""
         self.steps: Steps | None = None
-        self._inputs = 0
+        self.reads = ConfirmedReads(name)
         self._stalled_since_ms = float("inf")
         self._name = name
         self._invariants = invariants
@@ -95,7 +96,7 @@ class Watch:
         except Violated as found:
             self._reporter.violated(found)
 
-    def took(self, core: RaftCore, effects: BrokerEffects, now_ms: float) -> None:
+    def took(self, core: RaftCore, effects: BrokerEffects, now_ms: float, inputs: int) -> None:
         """The broker's effects are about to be carried out."""
         shadow = self.shadow
         if shadow is None:
@@ -107,15 +108,15 @@ class Watch:
                 self._stalled_since_ms = now_ms
             self.writes.extend(enumerate(effects.writes, first))
             self._invariants.committed(shadow, core.ledger.commit_index)
-            self._stepped(effects, now_ms)
+            self._stepped(effects, now_ms, inputs)
+            self.reads.check(effects.replies)
             for change in effects.role_changes:
                 self._invariants.changed_role(shadow, change)
                 self._reporter.changed_role(change)
         except Violated as found:
             self._reporter.violated(found)
 
-    def _stepped(self, effects: BrokerEffects, now_ms: float) -> None:
-        inputs, self._inputs = self._inputs, 0
+    def _stepped(self, effects: BrokerEffects, now_ms: float, inputs: int) -> None:
         if self.steps is not None:
             stalled_ms = now_ms - self._stalled_since_ms
             self.steps.stepped(
@@ -151,7 +152,6 @@ class Watch:
     def received(self, core: RaftCore, message: Message, now_ms: float) -> None:
         """A message is about to be handled."""
         del now_ms
-        self._inputs += 1
         if self.steps is not None:
             self.steps.heard(message)
         self._reporter.received(core.role.value, message)

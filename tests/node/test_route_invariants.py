@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from shaketable.system import mutants
+from shaketable.system.invariants.routes import watched
 from shaketable.system.invariants.violated import Violated
 from shaketable.system.nameserver.registry import Registration, RegistrationRefused, RouteRegistry
 from shaketable.system.remoting.name_server_requests import DataVersion, TopicConfig
-from shaketable.system.sim.rules.route_invariants import watched
 
 TOPICS = {"a": TopicConfig("a"), "b": TopicConfig("b")}
 
