@@ -32,6 +32,7 @@ from shaketable.system.invariants.queues import (
 )
 from shaketable.system.invariants.steps import Steps
 from shaketable.system.invariants.stickiness import LeaderStickiness
+from shaketable.system.invariants.ticks import Ticks
 from shaketable.system.invariants.violated import Violated
 from shaketable.system.mutants import Mutant
 from shaketable.system.node.watched_broker import watched
@@ -47,6 +48,7 @@ class SelfWatch:
     def __init__(self, name: str) -> None:
         self.name = name
         self.reads = ConfirmedReads(name)
+        self._ticks = Ticks(name)
         self._steps: Steps | None = None
         self._stickiness = LeaderStickiness()
         self._writes: deque[Write] = deque()
@@ -79,6 +81,7 @@ class SelfWatch:
 
     def ticked(self, broker: Broker, now_ms: float) -> None:
         """Check that nothing waits too long, or without a limit. Raises InvariantError."""
+        self._ticks.ticked(now_ms)
         if self._steps is None:
             return
         core = broker.core
@@ -91,7 +94,6 @@ class SelfWatch:
 
     def took(self, core: RaftCore, effects: BrokerEffects, now_ms: float, inputs: int) -> None:
         """Check a step. Raises InvariantError."""
-        del core
         if effects.writes:
             if self._first_write is None:
                 self._first_write = effects.write_seq - len(effects.writes) + 1
@@ -107,6 +109,7 @@ class SelfWatch:
                 self._stickiness.check_vote(self.name, peer, message)
                 check_sent(self, peer, message)
             self.reads.check(effects.replies)
+            self._ticks.stepped(core, now_ms)
 
     def synced(self, write_seq: int, now_ms: float | None) -> None:
         """Note what is durable. Raises InvariantError: the disk has not seen it."""

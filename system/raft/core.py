@@ -261,7 +261,7 @@ class RaftCore(MemberState):
         """Return the work that has accumulated since the last call (see Effects for the order)."""
         leading = self._leadership
         if leading is not None and leading.reads.open(self._now_ms):
-            leading.heartbeat(self._now_ms)
+            leading.send_heartbeats(self._now_ms)
             self._confirm_reads(leading)
         effects, self._effects = self._effects, Effects()
         ledger = self.ledger

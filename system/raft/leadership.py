@@ -353,12 +353,17 @@ class Leadership:
     # ---- to the followers -------------------------------------------------------------------
 
     def heartbeat(self, now_ms: float) -> None:
+        """Send a heartbeat to every follower, and be ticked again an interval later."""
+        self.heartbeat_due_ms = now_ms + self._config.heartbeat_interval_ms
+        self.send_heartbeats(now_ms)
+
+    def send_heartbeats(self, now_ms: float) -> None:
         """Send a heartbeat to every follower; it also retries a comparison.
 
-        A heartbeat carries prevLogIndex and prevLogTerm for the next entry to send, so that a
-        follower which lost or missed entries refuses it even while nothing is appended.
+        The next tick is due as before: reads may ask for heartbeats all the time. A heartbeat
+        carries prevLogIndex and prevLogTerm for the next entry to send, so that a follower
+        which lost or missed entries refuses it even while nothing is appended.
         """
-        self.heartbeat_due_ms = now_ms + self._config.heartbeat_interval_ms
         self.reads.heartbeat(now_ms)
         for dispatcher in self.dispatchers.values():
             self.push_entries(dispatcher, now_ms)

@@ -27,6 +27,7 @@ from shaketable.system.invariants.queues import (
     check_woken,
 )
 from shaketable.system.invariants.steps import Steps
+from shaketable.system.invariants.ticks import Ticks
 from shaketable.system.mutants import Mutant
 from shaketable.system.node.disks.data_files import DataFiles
 from shaketable.system.raft.core import RaftCore
@@ -166,6 +167,7 @@ class SimMember:
         self.flush: Flush
         self.shadow: Shadow
         self.steps: Steps
+        self.ticks: Ticks
         self.acknowledgements: Acknowledgements
         if not is_joining:
             tear = world.rngs.stream(f"native_log/{name}").random()
@@ -242,6 +244,7 @@ class SimMember:
         self._data_files = DataFiles(self.log, settings.data_file_bytes)
         self.shadow = world.invariants.started(self.name, self.core, self.log)
         self.steps = Steps(self.name, self.core)
+        self.ticks = Ticks(self.name)
         self.acknowledgements = Acknowledgements(self.name, self.core)
         self.is_up = True
         self.is_paused = False
@@ -385,6 +388,7 @@ class SimMember:
                 world.trace.line(world.heap.now_ms, self.name, f"tick as {self.core.role.value}")
             world.counts.states.add((self.core.role.value, "tick"))
             self.broker.tick(local_ms)
+            self.ticks.ticked(local_ms)
             check_answered(self.name, self.broker, local_ms)
             check_woken(self.name, self.broker)
             check_stalled(self.shadow, self.core, self.flush.waiting_ms)
@@ -445,6 +449,7 @@ class SimMember:
         flush = self.flush
         stalled_ms = now_ms - flush.stalled_since_ms
         self.steps.stepped(effects.writes, effects.messages, now_ms, stalled_ms=stalled_ms)
+        self.ticks.stepped(self.core, now_ms)
         is_fresh, flush.has_synced_entries = flush.has_synced_entries, False
         self.acknowledgements.check(self.shadow, effects.messages, is_fresh=is_fresh)
 

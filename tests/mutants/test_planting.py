@@ -25,7 +25,7 @@ def test_a_target_s_clients_and_name_servers_can_have_a_bug(name: str) -> None:
     target: Target = discovery.get("targets", name)
     assert isinstance(target, PlantsBugsBeside)
     launch = target.name_server_with("dead-broker-kept", WITH_NAMES["ns0"])
-    assert launch.argv[-2:] == ("--mutant", "dead-broker-kept")
+    assert launch.argv[-3:] == ("--mutant", "dead-broker-kept", "--check-invariants")
     client = target.client_of(WITH_NAMES, 1.0, "timeout-is-refusal")
     parts = load("timeout-is-refusal").client
     assert type(client._producer) is parts.producer  # type: ignore[attr-defined]

@@ -8,14 +8,14 @@ from __future__ import annotations
 import pytest
 
 from shaketable.system.broker.limits import BrokerConfig
-from shaketable.system.mutants import HEALTHY
+from shaketable.system.mutants import HEALTHY, Mutant, load
 from shaketable.system.node.self_checks import SelfWatch
 from shaketable.system.node.watched_broker import watched
 from shaketable.system.raft.ledger import LogView
-from shaketable.system.raft.protocol import PushResponse, Role, VoteResponse
+from shaketable.system.raft.protocol import InvariantError, PushResponse, Role, VoteResponse
 from shaketable.system.remoting.codes import RequestCode
 from shaketable.system.remoting.command import Command, FrameBuffer, encode_command
-from shaketable.system.remoting.requests import SendMessageV2, decode_request
+from shaketable.system.remoting.requests import QueueOffsetRequest, SendMessageV2, decode_request
 from shaketable.system.store.state_files import HardState
 
 WALL_MS = 1_700_000_000_000
@@ -32,10 +32,10 @@ class NoReader:
 class Member:
     """The broker n0 of three, which checks itself, and its disk."""
 
-    def __init__(self) -> None:
+    def __init__(self, parts: Mutant = HEALTHY) -> None:
         self.now_ms, self._unsynced, self._last_seq = 0.0, 0, 0
         self._watch = SelfWatch("n0")
-        parts = watched(HEALTHY, self._watch)
+        parts = watched(parts, self._watch)
         self.core = parts.core(
             "n0", PEERS, LogView(NoReader()), term=0, voted_for=None,
             uniform_ms=lambda low, high: low, now_ms=0.0,
@@ -77,11 +77,20 @@ class Member:
         self.broker.receive(VoteResponse(term, by, True, pre_vote), self.now_ms)
 
     def acknowledged(self, by: str, index: int) -> None:
-        self.broker.receive(PushResponse(self.core.term, by, True, index, 0), self.now_ms)
+        round_ = self.core._leadership.reads.round  # type: ignore[union-attr]
+        self.broker.receive(PushResponse(self.core.term, by, True, index, round_), self.now_ms)
 
     def send(self, opaque: int) -> None:
         ext = SendMessageV2("g", "t", 0).to_ext()
-        sent = encode_command(Command(RequestCode.SEND_MESSAGE_V2, opaque, ext=ext, body=b"x"))
+        self.handle(Command(RequestCode.SEND_MESSAGE_V2, opaque, ext=ext, body=b"x"))
+
+    def read(self, opaque: int) -> None:
+        self.handle(
+            Command(RequestCode.GET_MAX_OFFSET, opaque, ext=QueueOffsetRequest("t", 0).to_ext())
+        )
+
+    def handle(self, command: Command) -> None:
+        sent = encode_command(command)
         buffer = FrameBuffer()
         buffer.writable()[: len(sent)] = sent
         buffer.received(len(sent))
@@ -127,3 +136,31 @@ def test_who_takes_over_is_chosen_before_a_later_acknowledgement(is_measured: bo
     member.acknowledged("n2", end - 1)
     member.take()
     assert member.core.transferee == "n1"
+
+
+@pytest.mark.parametrize("bug", ["reads-put-off-ticks", None])
+def test_a_leader_that_is_read_from_ends_its_transfer_in_time(bug: str | None) -> None:
+    member = Member(load(bug) if bug else HEALTHY)
+    member.lead()
+    for peer in PEERS:
+        member.acknowledged(peer, member.core.log.end_index)
+    member.settle()
+    member.core.transfer("n2", member.now_ms)
+
+    def is_read_from() -> None:
+        for number in range(600):
+            member.now_ms += 10
+            if member.now_ms >= member.core.deadline_ms:
+                member.broker.tick(member.now_ms)
+            member.read(number)
+            member.take()
+            member.acknowledged("n1", member.core.log.end_index)
+            member.take()
+
+    if bug is None:
+        is_read_from()
+        assert member.core.transferee is None
+    else:
+        with pytest.raises(InvariantError, match="leaders-are-ticked: it leads and was not"):
+            is_read_from()
+        assert member.core.transferee == "n2"

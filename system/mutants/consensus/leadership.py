@@ -431,6 +431,36 @@ TRANSFER_NEVER_GIVEN_UP = Mutant(
 )
 
 
+class _TickedAfterReads(Leadership):
+    """Counts the interval to the next tick from each heartbeat, also from those for reads."""
+
+    def send_heartbeats(self, now_ms: float) -> None:
+        """Put the next tick off."""
+        self.heartbeat_due_ms = now_ms + self._config.heartbeat_interval_ms
+        super().send_heartbeats(now_ms)
+
+
+class ReadsPutOffTicks(RaftCore):
+    """A leader that is not ticked while it is read from."""
+
+    leadership_type = _TickedAfterReads
+
+
+READS_PUT_OFF_TICKS = Mutant(
+    "reads-put-off-ticks",
+    ReadsPutOffTicks,
+    hunt=Hunt("queue", ("transfer", "pause", "partition")),
+    about="""
+    A leader that is read from all the time neither ends a transfer in time nor sends again what was
+    lost.
+
+    Each round of heartbeats that confirms reads puts off the leader's next tick.
+
+    Source: our own system, until a review of November 2026 found it (docs/calibration.md).
+    """,
+)
+
+
 PLUGINS = (
     DOUBLE_VOTE,
     VOTE_FOR_SHORTER_LOG,
@@ -447,4 +477,5 @@ PLUGINS = (
     STALE_READ,
     CHANGE_BEFORE_TERM_START,
     TRANSFER_NEVER_GIVEN_UP,
+    READS_PUT_OFF_TICKS,
 )

@@ -89,6 +89,10 @@ PROMISES: dict[str, Promise] = {
         "Who answers for the group has confirmed that it leads since the request came.",
         "A leader that was replaced and does not know it answers with what was true once.",
     ),
+    "leaders-are-ticked": Promise(
+        "A leader is ticked in time, whatever else it does.",
+        "It would go on though no majority answers, and what was lost would not be sent again.",
+    ),
     "clients-pause": Promise(
         "A client pauses before it repeats a request.",
         "While a group has no leader, its clients would keep its members busy with refusals.",

@@ -25,6 +25,7 @@ from shaketable.system.invariants.queues import (
     check_woken,
 )
 from shaketable.system.invariants.steps import Steps
+from shaketable.system.invariants.ticks import Ticks
 from shaketable.system.invariants.violated import Violated
 from shaketable.system.master_slave.config_files import DELAYS, OFFSETS, TOPICS, encode_tables
 from shaketable.system.mutants import Mutant
@@ -77,6 +78,7 @@ class Watch:
         """Handed to the disk and not reported as carried out, by number."""
         self.steps: Steps | None = None
         self.reads = ConfirmedReads(name)
+        self._ticks = Ticks(name)
         self._stalled_since_ms = float("inf")
         self._name = name
         self._invariants = invariants
@@ -110,6 +112,7 @@ class Watch:
             self._invariants.committed(shadow, core.ledger.commit_index)
             self._stepped(effects, now_ms, inputs)
             self.reads.check(effects.replies)
+            self._ticks.stepped(core, now_ms)
             for change in effects.role_changes:
                 self._invariants.changed_role(shadow, change)
                 self._reporter.changed_role(change)
@@ -168,6 +171,7 @@ class Watch:
         """The node was ticked."""
         core = broker.core
         assert isinstance(core, RaftCore), "this is a member of a group"
+        self._ticks.ticked(now_ms)
         try:
             check_answered(self._name, broker, now_ms)
             check_woken(self._name, broker)
