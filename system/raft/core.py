@@ -156,7 +156,7 @@ class RaftCore(MemberState):
         if self.ledger.memberships.current is not self.membership:
             self._use_membership()
             self._advance_commit(leading)  # the new quorum may be smaller
-            leading.heartbeat(now_ms)  # contact a new member at once
+            leading.send_heartbeats(now_ms)  # contact a new member at once
         else:
             leading.push_all(now_ms)
 

@@ -360,7 +360,8 @@ class Leadership:
     def send_heartbeats(self, now_ms: float) -> None:
         """Send a heartbeat to every follower; it also retries a comparison.
 
-        The next tick is due as before: reads may ask for heartbeats all the time. A heartbeat
+        The next tick is due as before: reads, and changes of members, may come all the time. A
+        heartbeat
         carries prevLogIndex and prevLogTerm for the next entry to send, so that a follower
         which lost or missed entries refuses it even while nothing is appended.
         """
