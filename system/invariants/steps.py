@@ -43,7 +43,8 @@ _term = attrgetter("_term")
 Messages = Sequence[tuple[str, Message]]
 
 OWED_MAX_MS = 1000.0
-"""How soon a leader of an older term is to be told, while no write waits for the disk."""
+"""How soon a leader of an older term is to be told, once its answer waits for no write."""
+_JUST_HEARD = -1, None
 
 
 class Steps:
@@ -69,8 +70,9 @@ class Steps:
         """The term in which this member, as its leader, asked another to take over."""
         self._transfer_due_ms: float | None = None
         self._transfer_target: str | None = None
-        self._owed: dict[str, float | None] = {}
-        """Leaders of older terms that are to be told of this one, and since when."""
+        self._owed: dict[str, tuple[int, float | None]] = {}
+        """Leaders of older terms that are to be told of this one: the last write when one pushed
+        (-1: not known yet), and since when that is durable."""
         self._owed_term = -1
         self._votes: tuple[int, set[str]] = (-1, set())
         """A term, and who gave this member a vote in it."""
@@ -101,7 +103,9 @@ class Steps:
             if self._owed_term != self._core.term:
                 self._owed_term = self._core.term
                 self._owed.clear()
-            self._owed.setdefault(message.leader)
+            _, since_ms = self._owed.get(message.leader, _JUST_HEARD)
+            if since_ms is None:  # an answer that waits is replaced by the next one
+                self._owed[message.leader] = _JUST_HEARD
 
     def stepped(
         self,
@@ -119,9 +123,7 @@ class Steps:
         self._check_membership(writes)
         self._check_disk(writes, messages, stalled_ms)
         if self._owed:
-            pending = self._core.ledger.pending
-            is_durable = pending.state_seq <= pending.synced_seq
-            self._check_owed(messages, now_ms, may_answer=is_durable and stalled_ms <= 0)
+            self._check_owed(messages, now_ms)
         leading: Leadership | None = _leadership(self._core)
         if leading is not None:
             if leading is not self._leading:
@@ -208,19 +210,23 @@ class Steps:
         ):
             raise Violated("full-disk-takes-nothing", "it takes on a leader's entries", name)
 
-    def _check_owed(self, messages: Messages, now_ms: float, *, may_answer: bool) -> None:
+    def _check_owed(self, messages: Messages, now_ms: float) -> None:
         """A leader of an older term is told of the new one (Raft figure 2: "reply false").
 
-        `may_answer`: the new term is durable, which it has to be first.
+        The new term has to be durable first, and perhaps what was written before the answer.
         """
+        pending = self._core.ledger.pending
         if self._core.term != self._owed_term:  # an answer in a term that is over is not sent
             self._owed.clear()
         for peer, message in messages:
             if isinstance(message, PushResponse):
                 self._owed.pop(peer, None)
-        for leader, since_ms in list(self._owed.items()):
-            if since_ms is None or not may_answer:
-                self._owed[leader] = now_ms
+        for leader, (write_seq, since_ms) in list(self._owed.items()):
+            if write_seq < 0:
+                self._owed[leader] = pending.write_seq, None
+            elif since_ms is None:
+                if write_seq <= pending.synced_seq:
+                    self._owed[leader] = write_seq, now_ms
             elif now_ms > since_ms + OWED_MAX_MS:
                 raise Violated(
                     "old-leaders-are-answered",
