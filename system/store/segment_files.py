@@ -57,9 +57,13 @@ class SegmentFiles:
         start = self.start_of(position)
         assert start not in self._files
         file = self._disk.create(self.path(start), self.file_bytes, reserve=self._reserve)
+        try:
+            self.sync_names()
+        except StoreError:  # a full disk: the next attempt creates it anew, and syncs its name
+            file.close()
+            raise
         with self._lock:
             self._files[start] = file
-        self.sync_names()
 
     def read(self, position: int, size: int) -> bytes:
         """Read within one file; fewer bytes at its end. Raises OutsideLog if it does not exist."""

@@ -11,7 +11,7 @@ import pytest
 from shaketable.system.invariants.durability import check_carried_out, check_sent
 from shaketable.system.invariants.violated import Violated
 from shaketable.system.mutants import HEALTHY
-from shaketable.system.node.disks.real_disk import RealDisk
+from shaketable.system.node.disks.real_disk import RealDisk, RealFile
 from shaketable.system.node.disks.volatile_disk import VolatileDisk
 from shaketable.system.node.self_checks import SelfWatch, self_checked
 from shaketable.system.raft.protocol import (
@@ -23,6 +23,7 @@ from shaketable.system.raft.protocol import (
     Write,
 )
 from shaketable.system.store.commit_log import CommitLog
+from shaketable.system.store.disk import DiskFull
 from shaketable.system.store.entry import EntryBuilder
 from shaketable.system.store.log_writer import AckPolicy, LogWriter
 from shaketable.system.store.state_files import HardState
@@ -42,13 +43,29 @@ class MarksWhatIsWritten(CommitLog):
         self.synced = synced
 
 
+class FullDisk(RealDisk):
+    """A disk without room for another data file, while it is full."""
+
+    is_full = False
+
+    def create(self, path: str, size: int, *, reserve: bool = True) -> RealFile:
+        if self.is_full and "/data/" in path:
+            raise DiskFull(path)
+        return super().create(path, size, reserve=reserve)
+
+
 class Disk:
     """A volatile disk with one member's log, and its checked writer."""
 
     def __init__(
-        self, folder: Path, writer: type[LogWriter], log: type[CommitLog], ack: AckPolicy
+        self,
+        folder: Path,
+        writer: type[LogWriter] = LogWriter,
+        log: type[CommitLog] = CommitLog,
+        ack: AckPolicy = "fsync",
+        real: RealDisk | None = None,
     ) -> None:
-        disk = VolatileDisk(RealDisk())
+        disk = VolatileDisk(real or RealDisk())
         self.log = log.open(disk, str(folder), "n0", FILE_BYTES, FILE_BYTES)
         parts = self_checked(
             replace(HEALTHY, log_writer=writer), SelfWatch("n0"), f"{folder}/dledger-n0",
@@ -163,3 +180,15 @@ def test_what_is_sent_is_durable(message: PushResponse | VoteResponse, found: st
     else:
         with pytest.raises(Violated, match=found):
             check_sent(Member(), "n1", message)
+
+
+def test_a_file_whose_name_found_no_room_is_named_once_there_is_some(tmp_path: Path) -> None:
+    real = FullDisk()
+    disk = Disk(tmp_path, real=real)
+    assert not disk.writer.carry_out(disk.append(3))
+    real.is_full = True
+    left = disk.writer.carry_out(disk.append(4))
+    assert left
+    real.is_full = False
+    assert not disk.writer.carry_out(left)  # the check finds nothing unsynced
+    disk.log.close()
