@@ -43,6 +43,7 @@ from shaketable.system.sim.rules.client_history import LATE_MAX_MS
 SEND_CODES: Final = frozenset(
     (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.APPEND_AT)
 )
+SENDS: Final = {(code,) for code in SEND_CODES}
 CLIENTS_OWN: Final = SEND_CODES | {RequestCode.DLEDGER_METADATA}
 """Requests that only the client itself repeats at once. Callers do so with others: for each member
 of a group that joins, the same missing route is asked for."""
@@ -148,9 +149,9 @@ class CallRules:
     def answered(self, connection: Connection, answer: Command) -> None:
         """A broker has answered."""
         last = self._repeated.setdefault(connection, _Repeated())
-        # What was done may be asked for again at once: one more of the same.
-        is_done = answer.code == ResponseCode.SUCCESS
-        last.answered_s = -math.inf if is_done else trio.current_time()
+        # A message that was stored may be sent again at once: one more of the same.
+        is_stored = answer.code == ResponseCode.SUCCESS and last.request[:1] in SENDS
+        last.answered_s = -math.inf if is_stored else trio.current_time()
         if (leading := _leading.get()) is not None:
             self._tried(leading.client, self._addresses.get(connection))
         refusals = _refusals.get()
