@@ -54,4 +54,5 @@ def test_the_group_is_valid_and_the_planted_bug_is_found(tmp_path: Path, workloa
     checker, mutant = PLANTED[workload]
     assert set(judged(tmp_path / "clean", workload, None).values()) == {True}
     found = judged(tmp_path / "planted", workload, mutant)
-    assert [name for name, outcome in found.items() if outcome is False] == [checker]
+    broken = [name for name, outcome in found.items() if outcome is False]
+    assert [name for name in broken if name != "invariants"] == [checker]  # members may see it too
