@@ -361,9 +361,8 @@ class Leadership:
         """Send a heartbeat to every follower; it also retries a comparison.
 
         The next tick is due as before: reads, and changes of members, may come all the time. A
-        heartbeat
-        carries prevLogIndex and prevLogTerm for the next entry to send, so that a follower
-        which lost or missed entries refuses it even while nothing is appended.
+        heartbeat carries prevLogIndex and prevLogTerm for the next entry to send, so that a
+        follower which lost or missed entries refuses it even while nothing is appended.
         """
         self.reads.heartbeat(now_ms)
         for dispatcher in self.dispatchers.values():
