@@ -112,8 +112,9 @@ def _found(
     """Return the findings in order of time, since later ones may follow from earlier ones."""
     found = [_of_world(each) for each in facts.get("broken", ())]
     found += [_of_world(asdict(each)) for each in client_violations]
+    nodes = facts.get("nodes", ())
     found += [
-        _of_node(each)
+        _of_process(each, "Node" if each["node"] in nodes else "Name server")
         for each in facts.get("exits", ())
         if each.get("cause") in KINDS and not each.get("excuse")
     ]
@@ -146,9 +147,9 @@ def _of_world(broken: Mapping[str, Any]) -> Finding:
     return Finding(BROKEN, message, operations=tuple(broken.get("operations", ())), details=details)
 
 
-def _of_node(ended: Mapping[str, Any]) -> Finding:
+def _of_process(ended: Mapping[str, Any], what_it_is: str) -> Finding:
     kind, at_s = KINDS[ended["cause"]], ended["at_ns"] / NS_PER_S
-    who = f"Node {ended['node']} (incarnation {ended['incarnation']})"
+    who = f"{what_it_is} {ended['node']} (incarnation {ended['incarnation']})"
     reason = ended["last_line"]
     reason = reason.partition(_ERROR_KEY)[2] or reason or "it did not say which"
     what = {

@@ -24,6 +24,8 @@ LEADER_CODES: Final = (READ_CODES - ANY_MEMBER_CODES) | {
     RequestCode.LOCK_BATCH_MQ,
     RequestCode.UNLOCK_BATCH_MQ,
 }
+WAITING_MAX: Final = 10_000
+"""Requests of one connection that are compared with their replies; more are not judged."""
 ANSWERS: Final = frozenset(
     (
         ResponseCode.SUCCESS,
@@ -35,6 +37,7 @@ ANSWERS: Final = frozenset(
 )
 """With any other code a request is refused, which needs no leader."""
 _HEADER_AT = 8
+_NOT_JUDGED = 0, 0
 
 
 class ConfirmedReads:
@@ -57,14 +60,18 @@ class ConfirmedReads:
     ) -> None:
         """Note requests that have just come. `others_serve`: any member may answer pulls."""
         for request in requests:
-            if (
+            waiting = self._waiting.get(connection, {})
+            if request.opaque in waiting:  # whose reply the next one is cannot be known
+                waiting[request.opaque] = _NOT_JUDGED
+            elif (
                 isinstance(request, Command)
                 and request.code in LEADER_CODES
                 and not (others_serve and request.code in PULL_CODES)
                 and not (request.is_response or request.is_oneway)
+                and len(waiting) < WAITING_MAX
             ):
-                waiting = self._waiting.setdefault(connection, {})
-                waiting.setdefault(request.opaque, (request.code, self._begun))
+                waiting[request.opaque] = request.code, self._begun
+                self._waiting[connection] = waiting
 
     def closed(self, connection: Connection) -> None:
         """Forget the requests of a connection that closed."""
@@ -93,7 +100,7 @@ class ConfirmedReads:
                 del self._waiting[connection]
 
     def _check(self, answer: Command, waiting: dict[int, tuple[int, int]]) -> None:
-        code, before = waiting.pop(answer.opaque, (0, 0))
+        code, before = waiting.pop(answer.opaque, _NOT_JUDGED)
         is_refused = "leaderId" in answer.ext  # a pull, with PULL_RETRY_IMMEDIATELY
         if code and answer.code in ANSWERS and not is_refused and self._confirmed <= before:
             what = RequestCode(code).name

@@ -30,5 +30,5 @@ def test_a_name_server_with_wrong_routes_is_judged(tmp_path: Path) -> None:
     done = shaketable("run", "--mutant", "dead-broker-kept", *words, "--seed", "1", cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     said = " ".join(done.stdout.split())
-    assert "Node ns0 (incarnation 1) stopped because a rule of its own was broken" in said
+    assert "Name server ns0 (incarnation 1) stopped because a rule of its own was broken" in said
     assert "routes-name-who-is-there: " in said

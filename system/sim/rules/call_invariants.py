@@ -43,7 +43,6 @@ from shaketable.system.sim.rules.client_history import LATE_MAX_MS
 SEND_CODES: Final = frozenset(
     (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.APPEND_AT)
 )
-SENDS: Final = {(code,) for code in SEND_CODES}
 CLIENTS_OWN: Final = SEND_CODES | {RequestCode.DLEDGER_METADATA}
 """Requests that only the client itself repeats at once. Callers do so with others: for each member
 of a group that joins, the same missing route is asked for."""
@@ -150,7 +149,8 @@ class CallRules:
         """A broker has answered."""
         last = self._repeated.setdefault(connection, _Repeated())
         # A message that was stored may be sent again at once: one more of the same.
-        is_stored = answer.code == ResponseCode.SUCCESS and last.request[:1] in SENDS
+        is_send = bool(last.request) and last.request[0] in SEND_CODES
+        is_stored = is_send and answer.code == ResponseCode.SUCCESS
         last.answered_s = -math.inf if is_stored else trio.current_time()
         if (leading := _leading.get()) is not None:
             self._tried(leading.client, self._addresses.get(connection))
