@@ -112,9 +112,9 @@ def _found(
     """Return the findings in order of time, since later ones may follow from earlier ones."""
     found = [_of_world(each) for each in facts.get("broken", ())]
     found += [_of_world(asdict(each)) for each in client_violations]
-    nodes = facts.get("nodes", ())
+    nodes = facts.get("nodes")
     found += [
-        _of_process(each, "Node" if each["node"] in nodes else "Name server")
+        _of_process(each, "Node" if nodes is None or each["node"] in nodes else "Name server")
         for each in facts.get("exits", ())
         if each.get("cause") in KINDS and not each.get("excuse")
     ]

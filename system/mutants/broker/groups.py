@@ -221,11 +221,18 @@ OFFSET_RESET_IGNORED = Mutant(
 )
 
 
+class _TablesOfTheLeader(TableEvents):
+    """Changes the tables at once; reads still need a read index."""
+
+    is_replicated = True
+    is_migration_pending = False
+
+
 class OffsetsNotReplicated(Broker):
     """A member that does not replicate offsets, like a master without a group."""
 
     def __init__(self, *args: Any, mode: Mode = DLEDGER, **more: Any) -> None:
-        super().__init__(*args, mode=replace(mode, offset_events=TableEvents), **more)
+        super().__init__(*args, mode=replace(mode, offset_events=_TablesOfTheLeader), **more)
 
 
 OFFSETS_NOT_REPLICATED = Mutant(
