@@ -552,6 +552,19 @@ class ExplainsEnds(Protocol):
 
 
 @runtime_checkable
+class ExplainsRules(Protocol):
+    """A target that can say what the rules are for that its nodes check of themselves."""
+
+    def promise_of_rule(self, reason: str) -> tuple[str, str] | None:
+        """Return what a rule promises, and why that matters, each in a sentence.
+
+        `reason` is what a node gave as its reason to stop, in its last line of output. None if it
+        names no rule that the target knows.
+        """
+        ...
+
+
+@runtime_checkable
 class NoticesDamage(Protocol):
     """A target that knows which parts of a node's files are certainly durable."""
 

@@ -31,6 +31,7 @@ from shaketable.harness.contracts.abilities import (
     FOUND_DAMAGE,
     Broken,
     ExplainsEnds,
+    ExplainsRules,
 )
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import CheckContext, Target
@@ -83,7 +84,7 @@ def judge_invariants(
     if not facts:
         return None  # `run-as-planned` reports it
     try:
-        found = _found(facts, context, client_violations)
+        found = _found(facts, target, context, client_violations)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise HarnessError(f"cannot read {folder.run_json}: {error}") from error
     breaches = tuple(each.finding for each in found if each.excuse is None)
@@ -107,14 +108,19 @@ def judge_invariants(
 
 
 def _found(
-    facts: Mapping[str, Any], context: CheckContext, client_violations: Sequence[Broken]
+    facts: Mapping[str, Any],
+    target: Target,
+    context: CheckContext,
+    client_violations: Sequence[Broken],
 ) -> list[_Found]:
     """Return the findings in order of time, since later ones may follow from earlier ones."""
     found = [_of_world(each) for each in facts.get("broken", ())]
     found += [_of_world(asdict(each)) for each in client_violations]
     nodes = facts.get("nodes")
     found += [
-        _of_process(each, "Node" if nodes is None or each["node"] in nodes else "Name server")
+        _of_process(
+            each, target, "Node" if nodes is None or each["node"] in nodes else "Name server"
+        )
         for each in facts.get("exits", ())
         if each.get("cause") in KINDS and not each.get("excuse")
     ]
@@ -147,7 +153,7 @@ def _of_world(broken: Mapping[str, Any]) -> Finding:
     return Finding(BROKEN, message, operations=tuple(broken.get("operations", ())), details=details)
 
 
-def _of_process(ended: Mapping[str, Any], what_it_is: str) -> Finding:
+def _of_process(ended: Mapping[str, Any], target: Target, what_it_is: str) -> Finding:
     kind, at_s = KINDS[ended["cause"]], ended["at_ns"] / NS_PER_S
     who = f"{what_it_is} {ended['node']} (incarnation {ended['incarnation']})"
     reason = ended["last_line"]
@@ -162,6 +168,10 @@ def _of_process(ended: Mapping[str, Any], what_it_is: str) -> Finding:
     }[kind]
     details = {name: ended[name] for name in ("node", "incarnation", "at_ns", "last_line")}
     details["exit_status"] = ended["returncode"]
+    if kind == OWN and isinstance(target, ExplainsRules):
+        promise = target.promise_of_rule(reason)
+        if promise is not None:
+            details["promise"], details["matters"] = promise
     return Finding(kind, f"{what.rstrip('.')}.", details=details)
 
 

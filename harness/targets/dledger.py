@@ -51,6 +51,7 @@ from shaketable.system.client import (
     commit_offset,
     committed_offset,
 )
+from shaketable.system.sim.stories.promises import PROMISES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,6 +68,14 @@ RECORDING = "inputs.recording"
 """The file, in a node's folder, where a node records its inputs, if configured to."""
 ENDS: Final[Mapping[int, str]] = {65: FOUND_DAMAGE, 70: BROKE_RULE}
 """The meaning of our nodes' exit statuses (`system.node.process`)."""
+
+
+def promise_of_rule(reason: str) -> tuple[str, str] | None:
+    """Return what the rule promises that a reason begins with, `RULE: what was found`."""
+    promise = PROMISES.get(reason.partition(":")[0])
+    return None if promise is None else (promise.statement, promise.impact)
+
+
 GROUP_PROMISES = frozenset(
     {
         "lost-message",
@@ -331,6 +340,7 @@ class DLedgerTarget:
     )
     default_workload = "combined"
     end_causes = ENDS
+    promise_of_rule = staticmethod(promise_of_rule)
     logs_readable = True
     promises = Promises(
         durable_under=frozenset({"kill", "pause", "transfer", "wipe"})

@@ -33,7 +33,7 @@ from shaketable.harness.contracts.plugins import (
 )
 from shaketable.harness.contracts.promises import FAULTS_OF_LINKS, FAULTS_OF_PROCESSES
 from shaketable.harness.targets.client_rules import checked_clients
-from shaketable.harness.targets.dledger import ENDS, GROUP_PROMISES
+from shaketable.harness.targets.dledger import ENDS, GROUP_PROMISES, promise_of_rule
 from shaketable.harness.targets.group_operations import GroupOperations, is_name_server
 from shaketable.harness.targets.logs.master_slave_files import PLACE_FILE, Place, read_messages
 from shaketable.harness.targets.programs import PlantedBugs, broker, client_parts_of, name_server
@@ -89,6 +89,7 @@ class MasterSlaveTarget:
     needs_name_server = True
     default_workload = "combined-queues"
     end_causes = ENDS
+    promise_of_rule = staticmethod(promise_of_rule)
     logs_readable = True
 
     def __init__(self, name: str, role: str, promises: Promises, *, has_slaves: bool) -> None:

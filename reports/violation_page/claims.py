@@ -40,8 +40,8 @@ def claim_of(
     """
     record = record_of(violation.kind)
     rule = violation.details.get("promise")
-    has_rule = record.name == "invariant-broken" and isinstance(rule, str) and rule
-    promised = str(rule) if has_rule else record.promise
+    names_rule = record.is_seen_live and isinstance(rule, str) and rule
+    promised = str(rule) if names_rule else record.promise
     instead = ""
     if record.became and violation.value is not None:
         instead = _durable(violation, record.became, marked, nodes)

@@ -249,8 +249,7 @@ def meaning_of(violation: Violation, story: Story, moment_ns: int | None) -> str
             " replaced."
         )
     if record.is_seen_live:
-        matters = violation.details.get("matters")
-        return str(matters) if kind == "invariant-broken" and matters else record.meaning
+        return " ".join(filter(None, (str(violation.details.get("matters", "")), record.meaning)))
     if kind == "unexplained-offset":
         return _owner_text(violation, story)
     if kind in _ABOUT_READS:

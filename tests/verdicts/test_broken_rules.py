@@ -19,6 +19,7 @@ from shaketable.harness.judging.invariants import judge_invariants
 from shaketable.harness.targets.dledger import ENDS
 from shaketable.system.node import process
 from shaketable.system.raft.protocol import InvariantError
+from shaketable.system.sim.stories.promises import PROMISES
 from shaketable.system.store.disk import DiskFailed, DiskFull
 from shaketable.system.store.plain_log import PlainLogDamaged
 from shaketable.system.store.state_files import LogDamaged
@@ -93,6 +94,17 @@ def test_a_node_that_stopped_of_its_own_rule_or_of_damage_is_held_against_the_gr
         " run: entry 7 is committed."
     )
     assert verdict.summary.endswith("(and 1 more broken rule)")
+
+
+def test_a_rule_that_the_target_knows_is_explained(tmp_path: Path) -> None:
+    line = "level=ERROR event=stopped error=vote-is-durable: term 3 was found, term 4 was durable"
+    verdict = judged(tmp_path, exits=[{**ENDED, "last_line": line}, ENDED])
+    assert verdict is not None
+    named, unnamed = verdict.findings
+    promise = PROMISES["vote-is-durable"]
+    assert named.details["promise"] == promise.statement
+    assert named.details["matters"] == promise.impact
+    assert "promise" not in unnamed.details
 
 
 def test_what_a_fault_did_to_the_node_excuses_its_end(tmp_path: Path) -> None:
