@@ -142,7 +142,7 @@ def lay_out(
     """Lay out operations, numbered as given, over the faults that overlap them.
 
     Args:
-        rows: the operations; may be empty if there is a moment.
+        rows: the operations; may be empty if there is a moment: the time before it is drawn then.
         windows: the faults.
         lanes: the nodes' roles over time; each node gets a lane below the clients'.
         moments: times (ns) that the picture must include.
@@ -154,6 +154,8 @@ def lay_out(
     right = float(WIDTH - RIGHT)
     spans = [(row.call_ns, row.call_ns if row.return_ns is None else row.return_ns) for row in rows]
     spans += [(moment, moment) for moment in moments]
+    if not rows:  # a moment alone shows nothing of who led, and of what they did since
+        spans += [(max(0, moment - BEFORE_NS), moment) for moment in moments[:1]]
     axis = time_axis(spans, LEFT, right, SQUEEZED_MAX if all_labels else 0)
     nodes = sorted({span.node for span in lanes})
     of_nodes = {node: TOP + (len(processes) + n) * ROW for n, node in enumerate(nodes)}
@@ -317,6 +319,8 @@ def _bands(windows: Sequence[FaultWindow], axis: TimeAxis) -> tuple[Band, ...]:
 
 # A time axis that compresses idle stretches, with its ticks and the lengths compressed.
 
+BEFORE_NS = 3_000_000_000
+"""How much is drawn of the time before the first moment, where no operation is shown."""
 BREAK_WIDTH = 34
 """Width of a compressed stretch of time."""
 

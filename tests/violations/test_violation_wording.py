@@ -11,7 +11,7 @@ import pytest
 from shaketable.reports import finding_texts
 from shaketable.reports.run_page.view import build_view
 from shaketable.reports.run_page.violations import SHOWN_MAX
-from shaketable.reports.run_view import OperationRow
+from shaketable.reports.run_view import OperationRow, RoleSpan
 from shaketable.reports.spacetime import LABEL_WIDTH, describe, lay_out
 from shaketable.reports.violation_page.building import build_pages
 from shaketable.reports.violation_page.moments import OPERATIONS_MAX
@@ -161,6 +161,16 @@ def test_stretches_left_out_side_by_side_are_labelled_as_far_as_there_is_room() 
              for x, label in drawn.breaks if label]  # fmt: skip
     assert spans
     assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
+
+
+def test_without_operations_the_time_before_the_moment_is_drawn() -> None:
+    lanes = [
+        RoleSpan("n0", "leader", 1, 5 * S, 9 * S),
+        RoleSpan("n0", "follower", 2, 9 * S, 20 * S),
+    ]
+    drawn = lay_out((), (), lanes, [10 * S])
+    (led, followed) = drawn.roles
+    assert led.width == pytest.approx(2 * followed.width, rel=0.01), "7 to 9 s, and 9 to 10 s"
 
 
 def test_a_rare_kind_is_shown_beside_a_common_one_of_many_faults(lost: Any) -> None:
