@@ -302,17 +302,22 @@ class RunsOnHosts(Protocol):
         ...
 
 
+OnUnexpected = Callable[[str, Exception], None]
+"""Called with an operation's name, and the unexpected error that it raised."""
+
+
 @runtime_checkable
 class ChecksClients(Protocol):
     """A target that knows rules of what its clients do within their calls."""
 
     def checked_clients(
         self, report: Callable[[Broken], None], now_ns: Callable[[], int]
-    ) -> AbstractContextManager[None]:
+    ) -> AbstractContextManager[OnUnexpected | None]:
         """Check all its clients of this process, meanwhile; `report` gets what is broken first.
 
         `now_ns` is the time since the start of the run. Nothing is judged that a busy machine may
-        explain.
+        explain. What the context manager returns, if anything, is called with each error that a
+        client raised though no client should.
         """
         ...
 

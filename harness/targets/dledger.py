@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from shaketable.harness.contracts.abilities import BROKE_RULE, FOUND_DAMAGE, Broken, DurableRange
+from shaketable.harness.contracts.abilities import (
+    BROKE_RULE,
+    FOUND_DAMAGE,
+    Broken,
+    DurableRange,
+    OnUnexpected,
+)
 from shaketable.harness.contracts.clients import PollResult
 from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError
 from shaketable.harness.contracts.plugins import (
@@ -436,7 +442,7 @@ class DLedgerTarget:
 
     def checked_clients(
         self, report: Callable[[Broken], None], now_ns: Callable[[], int]
-    ) -> AbstractContextManager[None]:
+    ) -> AbstractContextManager[OnUnexpected]:
         """Check what its clients in this process do within their calls."""
         return checked_clients(report, now_ns)
 

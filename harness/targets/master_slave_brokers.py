@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from shaketable.harness.contracts.abilities import Broken
+from shaketable.harness.contracts.abilities import Broken, OnUnexpected
 from shaketable.harness.contracts.errors import IndefiniteError
 from shaketable.harness.contracts.plugins import (
     Address,
@@ -133,7 +133,7 @@ class MasterSlaveTarget:
 
     def checked_clients(
         self, report: Callable[[Broken], None], now_ns: Callable[[], int]
-    ) -> AbstractContextManager[None]:
+    ) -> AbstractContextManager[OnUnexpected]:
         """Check what its clients in this process do within their calls."""
         return checked_clients(report, now_ns)
 

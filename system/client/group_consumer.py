@@ -367,6 +367,7 @@ class GroupConsumer:
 
     membership_type: ClassVar[type[GroupMembership]] = GroupMembership
     reader_type: ClassVar[type[QueueReader]] = QueueReader
+    source_type: ClassVar[type[PullConsumer]] = PullConsumer
 
     def __init__(  # noqa: PLR0913 - a push consumer's parameters, all passed by name
         self,
@@ -383,7 +384,7 @@ class GroupConsumer:
     ) -> None:
         self._intervals = intervals or Intervals()
         self._timeout_s = self._intervals.call_s
-        self._source = PullConsumer(
+        self._source = self.source_type(
             name_servers, group=group, timeout_s=self._timeout_s, on_request=self._on_broker_request
         )
         self._group = group

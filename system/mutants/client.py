@@ -73,10 +73,17 @@ class _MatchesByArrivalPullConsumer(PullConsumer):
     channels_type = _MatchesByArrivalChannels
 
 
+class _MatchesByArrivalGroupConsumer(GroupConsumer):
+    source_type = _MatchesByArrivalPullConsumer
+
+
 ANSWERS_BY_ARRIVAL = Mutant(
     "answers-by-arrival",
     client=ClientParts(
-        _MatchesByArrivalGroupClient, _MatchesByArrivalProducer, _MatchesByArrivalPullConsumer
+        _MatchesByArrivalGroupClient,
+        _MatchesByArrivalProducer,
+        _MatchesByArrivalPullConsumer,
+        group_consumer=_MatchesByArrivalGroupConsumer,
     ),
     about="""
     Answers are given to the calls of a connection in the calls' order, whatever their numbers.

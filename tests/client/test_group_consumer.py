@@ -125,7 +125,7 @@ def run(
 ) -> PlayedBroker:
     """Tell a story beside a consumer, which is cancelled behind it."""
     broker = PlayedBroker()
-    monkeypatch.setattr(group_consumer, "PullConsumer", lambda *_, **__: broker)
+    monkeypatch.setattr(group_consumer.GroupConsumer, "source_type", lambda *_, **__: broker)
     consumer = GroupConsumer(
         "127.0.0.1:1",
         group="g",

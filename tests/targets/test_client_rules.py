@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import Random
 
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shaketable.harness import discovery
 from shaketable.harness.contracts.abilities import Broken, ChecksClients
+from shaketable.harness.targets import client_rules
 from shaketable.system.client import BrokerGroupClient, ClientParts, RefusedError
 from shaketable.system.client.connection import Connection, OutcomeUnknownError
+from shaketable.system.client.pull_consumer import Message, PullConsumer
+from shaketable.system.client.routes import MessageQueue, allocate, parse_address
 from shaketable.system.invariants.violated import Violated
 from shaketable.system.mutants import load
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command
-from shaketable.system.sim.rules.call_invariants import CallRules
+from shaketable.system.sim.rules.call_invariants import CallRules, share_of
 
 
 @pytest.fixture
@@ -101,10 +108,129 @@ def test_what_was_done_may_be_asked_for_again_at_once() -> None:
         connection = await Connection.open(host, port, 5.0)
         for code, broken in ((ResponseCode.SUCCESS, 0), (ResponseCode.SYSTEM_BUSY, 1)):
             for opaque in range(50):
+                command.opaque = opaque
                 rules.asking(connection, command)
-                rules.answered(connection, Command(code, opaque))
+                rules.answered(connection, command, Command(code, opaque=opaque))
             assert [each.invariant for each in told] == ["clients-pause"] * broken
         connection.close()
         await listener.aclose()
 
     trio.run(main)
+
+
+def invariants_of(told: list[Broken]) -> set[str]:
+    return {each.invariant for each in told}
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_an_answer_to_another_request_is_told(answering: list[int], *, is_own: bool) -> None:
+    told: list[Broken] = []
+    answering.append(0 if is_own else 1)
+
+    async def main() -> None:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        connection = await Connection.open(*listener.socket.getsockname()[:2], 5.0)
+        await connection.call(Command(RequestCode.SEND_MESSAGE_V2), 1.0)
+        connection.close()
+        await listener.aclose()
+
+    with client_rules.checked_clients(told.append, lambda: 7):
+        trio.run(main)
+    assert invariants_of(told) == (set() if is_own else {"answers-fit-their-requests"})
+
+
+@pytest.fixture
+def answering(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A broker that answers; its answers' numbers are ahead by the last of this list."""
+    ahead: list[int] = []
+
+    async def call(_: Connection, command: Command, timeout_s: float) -> Command:
+        await trio.lowlevel.checkpoint()
+        command.opaque = 40
+        return Command(ResponseCode.SUCCESS, opaque=command.opaque + ahead[-1])
+
+    monkeypatch.setattr(Connection, "call", call)
+    return ahead
+
+
+@given(queues=st.integers(0, 20), consumers=st.integers(1, 20))
+def test_what_each_client_of_rocketmq_gives_a_consumer_is_what_ours_takes(
+    queues: int, consumers: int
+) -> None:
+    all_queues = [MessageQueue("t", "b", number) for number in range(queues)]
+    ids = [f"c{number:02}" for number in range(consumers)]
+    shares = [share_of(me, all_queues, ids) for me in ids]
+    assert [queue for share in shares for queue in share] == all_queues, "each to one of them"
+    assert shares == [list(allocate(all_queues, ids, me)) for me in ids]
+    assert share_of("none of them", all_queues, ids) == []
+
+
+@pytest.mark.parametrize(
+    ("bug", "queues"),
+    [
+        ("overlapping-shares", 3),
+        ("own-division-of-queues", 3),
+        ("own-division-of-queues", 4),
+        (None, 3),
+        (None, 1),
+    ],
+)
+def test_shares_that_do_not_add_up_are_told(bug: str | None, queues: int) -> None:
+    told: list[Broken] = []
+    parts = load(bug).client if bug else ClientParts()
+    all_queues = [MessageQueue("t", "b", number) for number in range(queues)]
+    with client_rules.checked_clients(told.append, lambda: 7):
+        for me in ("a", "b"):
+            member = parts.membership(PullConsumer("127.0.0.1:9", group="g"), me, {"t": "*"}, 1.0)
+            member._allocate(all_queues, ("a", "b"))
+    is_wrong = bug == "overlapping-shares" or (bug is not None and queues == 3)
+    assert invariants_of(told) == ({"shares-add-up"} if is_wrong else set())
+
+
+@pytest.mark.parametrize("bug", ["left-without-a-commit", None])
+def test_who_leaves_without_a_commit_is_told(bug: str | None) -> None:
+    """No broker is there: the commit fails, but it is tried."""
+    told: list[Broken] = []
+    parts = load(bug).client if bug else ClientParts()
+    queue = MessageQueue("t", "b", 0)
+
+    async def handle(_queue: MessageQueue, _messages: Sequence[Message]) -> None:
+        raise AssertionError("there are none")
+
+    async def main() -> None:
+        consumer = parts.group_consumer(
+            "127.0.0.1:9", group="g", client_id="a", subscriptions={"t": "*"}, handler=handle
+        )
+        reader = consumer.reader_type(
+            consumer._source, queue, "*", handle, is_ordered=False, wait_s=1.0
+        )
+        reader._offset, reader._committed = 7, 3
+        consumer._readers[queue] = reader
+        with trio.move_on_after(0.2):
+            await consumer.run()
+
+    with client_rules.checked_clients(told.append, lambda: 7):
+        trio.run(main)
+    assert invariants_of(told) == ({"who-leaves-has-committed"} if bug else set())
+
+
+def raised(call: Callable[[], object]) -> Exception:
+    try:
+        call()
+    except Exception as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def test_an_error_of_the_clients_own_is_told_and_one_of_their_machine_is_not() -> None:
+    told: list[Broken] = []
+    own = raised(lambda: parse_address("nowhere"))
+    of_machine = raised(lambda: parse_address("nowhere"))
+    of_machine = ExceptionGroup("", [OSError(errno.EMFILE, "too many files"), of_machine])
+    with client_rules.checked_clients(told.append, lambda: 7) as unexpected:
+        unexpected("poll", of_machine)
+        unexpected("poll", raised(lambda: int("x")))  # the workload's
+        assert told == []
+        unexpected("poll", own)
+    assert invariants_of(told) == {"calls-end-as-promised"}
+    assert "poll ended with ValueError" in told[0].finding

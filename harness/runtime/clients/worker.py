@@ -26,7 +26,12 @@ import trio
 
 from shaketable.harness import discovery
 from shaketable.harness.campaigns.target_options import target_with
-from shaketable.harness.contracts.abilities import ChecksClients, PlantsBugsBeside, RunsAlready
+from shaketable.harness.contracts.abilities import (
+    ChecksClients,
+    OnUnexpected,
+    PlantsBugsBeside,
+    RunsAlready,
+)
 from shaketable.harness.contracts.clients import (
     ANSWER_GRACE_S,
     GroupClient,
@@ -127,8 +132,10 @@ def run_worker(plan: WorkerPlan, control: Any) -> None:
             format=f"%(asctime)s %(levelname)s {plan.name} %(message)s",
         )
     try:
-        with _checked_clients(plan, control):
-            trio.run(Worker(plan, PipeControl(control)).run)
+        with _checked_clients(plan, control) as on_unexpected:
+            worker = Worker(plan, PipeControl(control))
+            worker.on_unexpected = on_unexpected or _ignore
+            trio.run(worker.run)
     except BaseException as error:
         cause = _innermost(error)
         if not isinstance(cause, EOFError | BrokenPipeError | ConnectionResetError):
@@ -137,7 +144,7 @@ def run_worker(plan: WorkerPlan, control: Any) -> None:
         sys.exit(1)  # the supervisor is gone; the recording is already written
 
 
-def _checked_clients(plan: WorkerPlan, control: Any) -> AbstractContextManager[None]:
+def _checked_clients(plan: WorkerPlan, control: Any) -> AbstractContextManager[OnUnexpected | None]:
     """Check the clients by the rules of their target, if it has some."""
     target = None if plan.client_factory else discovery.get("targets", plan.target)
     if not isinstance(target, ChecksClients):
@@ -207,7 +214,7 @@ class Worker:
         self.on_ended: Callable[[str, float, float], None] = _ignore
         """Called with each ended operation: its name, how long it took, and might take, in seconds.
         """
-        self.on_unexpected: Callable[[str, Exception], None] = _ignore
+        self.on_unexpected: OnUnexpected = _ignore
         """Called with each unexpected error: the operation's name, and the error."""
         self.gives_up = True
         """True if a final operation is abandoned after too many failures."""

@@ -2,15 +2,16 @@
 
 A history has one line for a call, however often the client asked meanwhile. In virtual time the
 client itself takes none, so that each pause, and each lack of one, is its own decision.
-Source: RocketMQ's DefaultMQProducerImpl.sendDefaultImpl (what is retried) and NettyRemotingClient
-(connectTimeoutMillis).
+Source: RocketMQ's DefaultMQProducerImpl.sendDefaultImpl (what is retried), NettyRemotingClient
+(connectTimeoutMillis, responseTable), AllocateMessageQueueAveragely and DefaultMQPushConsumerImpl
+(shutdown commits, then unregisters).
 """
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -30,7 +31,11 @@ from shaketable.system.client.connection import (
     RefusedError,
 )
 from shaketable.system.client.group import BrokerGroupClient
-from shaketable.system.client.group_consumer import GroupConsumer, QueueReader
+from shaketable.system.client.group_consumer import (
+    GroupConsumer,
+    GroupMembership,
+    QueueReader,
+)
 from shaketable.system.client.producer import Producer
 from shaketable.system.client.pull_consumer import PullConsumer
 from shaketable.system.client.routes import MessageQueue
@@ -59,6 +64,9 @@ ANSWERED_MAX: Final = 1_000
 """Answers of a connection that a second one is compared with: the latest."""
 REPEATED_MAX: Final = 20
 """How often a request may be repeated on one connection, each time at once."""
+
+_progress = attrgetter("_offset", "_committed", "_is_lost")
+"""Of a reader: up to where it consumed, committed, and whether it has lost its lock."""
 
 Report = Callable[[Violated], None]
 Result = TypeVar("Result")
@@ -111,6 +119,25 @@ class _Silent:
     at_s: float
 
 
+def share_of(me: str, queues: Collection[MessageQueue], ids: Collection[str]) -> list[MessageQueue]:
+    """Return the queues that each client of RocketMQ gives to a consumer of a group by default.
+
+    One that counts otherwise takes queues of other clients, or leaves some to none.
+    """
+    in_order, members = sorted(queues), sorted(set(ids))
+    if me not in members:
+        return []
+    place, rest = members.index(me), len(in_order) % len(members)
+    has_one_more = place < rest
+    size = max(1, len(in_order) // len(members) + has_one_more)
+    start = place * size if has_one_more else place * size + rest
+    return in_order[start : start + size]
+
+
+def _numbers(queues: Sequence[MessageQueue]) -> str:
+    return ", ".join(f"{each.broker_name}/{each.queue_id}" for each in queues) or "none"
+
+
 class CallRules:
     """The rules, for all clients of one world. `report` gets what was violated.
 
@@ -125,6 +152,7 @@ class CallRules:
         self._locks: WeakKeyDictionary[PullConsumer, set[MessageQueue]] = WeakKeyDictionary()
         self._addresses: WeakKeyDictionary[Connection, str] = WeakKeyDictionary()
         self._silent: WeakKeyDictionary[BrokerGroupClient, _Silent] = WeakKeyDictionary()
+        self._tried_to_commit: WeakKeyDictionary[QueueReader, int | None] = WeakKeyDictionary()
 
     def asking(self, connection: Connection, command: Command) -> None:
         """A request is about to be sent."""
@@ -145,8 +173,11 @@ class CallRules:
             text = f"request {command.code} is sent after a refusal with code {code}"
             self._report(Violated("refusals-are-final", text))
 
-    def answered(self, connection: Connection, answer: Command) -> None:
+    def answered(self, connection: Connection, command: Command, answer: Command) -> None:
         """A broker has answered."""
+        if answer.opaque != command.opaque:
+            text = f"request {command.opaque} is given the answer to request {answer.opaque}"
+            self._report(Violated("answers-fit-their-requests", text))
         last = self._repeated.setdefault(connection, _Repeated())
         # A message that was stored may be sent again at once: one more of the same.
         is_send = bool(last.request) and last.request[0] in SEND_CODES
@@ -221,6 +252,39 @@ class CallRules:
             text = f"{queue} is read in order by a consumer without its lock"
             self._report(Violated("locks-come-first", text))
 
+    def divided(
+        self,
+        me: str,
+        queues: Sequence[MessageQueue],
+        ids: Sequence[str],
+        share: Sequence[MessageQueue],
+    ) -> None:
+        """A consumer has taken its share of a topic's queues."""
+        due = share_of(me, queues, ids)
+        if list(share) != due:
+            text = (
+                f"{me} takes {_numbers(share)} of {len(queues)} queues, which {len(set(ids))}"
+                f" consumers share; its own are {_numbers(due)}"
+            )
+            self._report(Violated("shares-add-up", text))
+
+    def committing(self, reader: QueueReader) -> None:
+        """A consumer tries to commit what it has consumed of a queue, if that is not committed."""
+        self._tried_to_commit[reader] = attrgetter("_offset")(reader)
+
+    def leaving(self, consumer: GroupConsumer) -> None:
+        """A consumer is about to leave its group in good order."""
+        readers: dict[MessageQueue, QueueReader] = attrgetter("_readers")(consumer)
+        for queue, reader in readers.items():
+            consumed, committed, is_lost = _progress(reader)
+            is_tried = self._tried_to_commit.get(reader) == consumed
+            if consumed not in (None, committed) and not is_lost and not is_tried:
+                text = (
+                    f"a consumer leaves its group, has consumed {queue} up to {consumed}, and the"
+                    f" last commit that it tried was up to {committed}"
+                )
+                self._report(Violated("who-leaves-has-committed", text))
+
     def check_time(self, what: str, since_s: float, may_s: float) -> None:
         """Report what took longer than it may."""
         took_ms = (trio.current_time() - since_s) * 1000
@@ -252,7 +316,7 @@ def _call(rules: CallRules, call: Call[Command]) -> Call[Command]:
     async def called(connection: Connection, command: Command, timeout_s: float) -> Command:
         rules.asking(connection, command)
         answer = await call(connection, command, timeout_s)
-        rules.answered(connection, answer)
+        rules.answered(connection, command, answer)
         return answer
 
     return called
@@ -353,6 +417,53 @@ def _run(rules: CallRules, call: Call[None]) -> Call[None]:
     return called
 
 
+def _member(rules: CallRules, call: Any) -> Any:
+    """Watch how a consumer divides queues with others, whatever class it is of."""
+
+    @wraps(call)
+    def called(member: GroupMembership, *args: Any, **options: Any) -> None:
+        call(member, *args, **options)
+        allocate = attrgetter("_allocate")(member)
+
+        def allocated(queues: Sequence[MessageQueue], ids: Sequence[str]) -> Any:
+            share = allocate(queues, ids)
+            rules.divided(member.client_id, queues, ids, share)
+            return share
+
+        vars(member)["_allocate"] = allocated
+
+    return called
+
+
+def _consumer(rules: CallRules, call: Any) -> Any:
+    """Watch how a consumer leaves its group."""
+
+    @wraps(call)
+    def called(consumer: GroupConsumer, *args: Any, **options: Any) -> None:
+        call(consumer, *args, **options)
+        member = attrgetter("_membership")(consumer)
+        leave = member.leave
+
+        async def left() -> Any:
+            rules.leaving(consumer)
+            return await leave()
+
+        member.leave = left
+
+    return called
+
+
+def _commit(rules: CallRules, call: Call[None]) -> Call[None]:
+    """Watch what a consumer commits of its queues."""
+
+    @wraps(call)
+    async def called(reader: QueueReader) -> None:
+        rules.committing(reader)
+        await call(reader)
+
+    return called
+
+
 def _whole(_: CallRules, call: Call[Result]) -> Call[Result]:
     """Begin a call of a client, unless it is a part of another one."""
 
@@ -376,6 +487,9 @@ WATCHED: Final[tuple[tuple[type, str, Callable[[CallRules, Any], Any]], ...]] = 
     (NameService, "ask", _ask),
     (GroupConsumer, "_lock", _lock),
     (QueueReader, "run", _run),
+    (QueueReader, "commit", _commit),
+    (GroupMembership, "__init__", _member),
+    (GroupConsumer, "__init__", _consumer),
     (Channels, "call", _call_at),
     (BrokerGroupClient, "_at_leader", _at_leader),
     *((BrokerGroupClient, name, _whole) for name in ("send", "send_at", "send_batch", "pull")),

@@ -101,6 +101,18 @@ PROMISES: dict[str, Promise] = {
         "A client whose call was not answered asks another member next.",
         "It would go on with a leader that is cut off, and never find the one that was elected.",
     ),
+    "answers-fit-their-requests": Promise(
+        "A call returns the answer to its own request.",
+        "A client would take for stored what was refused, or give one caller another one's data.",
+    ),
+    "shares-add-up": Promise(
+        "The consumers of a group divide a topic's queues as every client does: each is one's own.",
+        "Two consumers would handle the messages of one queue, or none those of another.",
+    ),
+    "who-leaves-has-committed": Promise(
+        "A consumer that leaves in good order commits before that what it has consumed.",
+        "The next owner of its queues would handle these messages again.",
+    ),
     "calls-end-as-promised": Promise(
         "Calls end with an answer, a refusal or an unknown outcome, consumers when closed.",
         "An unexpected error ends the program or its consumer: nothing is handled then.",
