@@ -20,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Final
 
+import outcome
 import trio
 
 from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError, UsageError
@@ -370,9 +371,13 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 
 async def _on_asyncio(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine on the asyncio loop; a cancellation here cancels it there."""
+    """Run a coroutine on the asyncio loop; a cancellation here cancels it there.
+
+    What it raises after that nobody waits for: its task returns it, as asyncio would log it as an
+    error of its own.
+    """
     ended, token = trio.Event(), trio.lowlevel.current_trio_token()
-    future = asyncio.run_coroutine_threadsafe(coroutine, _loop())
+    future = asyncio.run_coroutine_threadsafe(outcome.acapture(_awaited, coroutine), _loop())
 
     def tell(_future: object) -> None:
         try:
@@ -386,4 +391,8 @@ async def _on_asyncio(coroutine: Coroutine[Any, Any, Any]) -> Any:
     except trio.Cancelled:
         future.cancel()
         raise
-    return future.result()
+    return future.result().unwrap()
+
+
+async def _awaited(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    return await coroutine

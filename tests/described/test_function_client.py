@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,30 @@ def test_each_style_answers_and_is_given_up_in_time(tmp_path: Path, style: str) 
 
     run(main)
     assert calls == ["close", "close"]
+
+
+def test_what_an_asyncio_call_raises_once_it_was_given_up_is_no_error_of_asyncio(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = (
+        "import asyncio\nCALLS = []\n"
+        "async def read(node, key):\n"
+        "    try: await asyncio.sleep(30)\n"
+        "    finally:\n        CALLS.append('ended')\n        raise ConnectionError('closed')\n"
+    )
+    client, calls = client_of(tmp_path, text, 0.1)
+
+    async def main() -> None:
+        with trio.fail_after(20):
+            with pytest.raises(DefiniteError, match="no answer within"):
+                await client.get("slow")
+            while not calls:
+                await trio.sleep(0.01)
+            await trio.sleep(0.05)
+
+    run(main)
+    gc.collect()
+    assert [record.message for record in caplog.records if record.name == "asyncio"] == []
 
 
 @pytest.mark.parametrize(
