@@ -373,8 +373,7 @@ def _loop() -> asyncio.AbstractEventLoop:
 async def _on_asyncio(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine on the asyncio loop; a cancellation here cancels it there.
 
-    What it raises after that nobody waits for: its task returns it, as asyncio would log it as an
-    error of its own.
+    Its task returns what it raises, as no one may be left to take that: asyncio would log it.
     """
     ended, token = trio.Event(), trio.lowlevel.current_trio_token()
     future = asyncio.run_coroutine_threadsafe(outcome.acapture(_awaited, coroutine), _loop())

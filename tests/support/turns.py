@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 TABLE: Final = Path(__file__).parents[1] / "long_tests.txt"
-TURNS: Final = 8
+TURNS: Final = 10
 ALL: Final = "all"
-LONG_S: Final = 2.0
+LONG_S: Final = 0.8
 """A test that takes longer, on two busy cores, takes turns."""
 
 
