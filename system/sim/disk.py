@@ -117,6 +117,8 @@ class Inode:
     @property
     def first_unsynced(self) -> int | None:
         """Where the first write is that a crash may lose, None if there is none."""
+        if not self._journal:
+            return None
         return min((change.position for change in self._journal if change.data), default=None)
 
     def unsynced_between(self, start: int, stop: int) -> int:

@@ -97,10 +97,11 @@ def check_loaded(
 
 def check_watermark_synced(name: str, log: CommitLog, platter: Platter, folder: str) -> None:
     """Raise Violated where the watermark of the log in `folder` is ahead of what is synced."""
+    data = f"{folder}/data/"
     unsynced = {
         path: first
         for path, inode in platter.inodes.items()
-        if path.startswith(f"{folder}/data/") and (first := inode.first_unsynced) is not None
+        if path.startswith(data) and (first := inode.first_unsynced) is not None
     }
     check_marked(name, log, unsynced)
 
