@@ -41,6 +41,21 @@ class OpeningWorkload(Workload, Protocol):
 
 
 @runtime_checkable
+class Reusable(Protocol):
+    """A client that can serve another process after an operation whose outcome is unknown.
+
+    A program keeps its client then, and with it what the client believes of the cluster. Of such
+    clients every second one is kept; all others are closed, and replaced by new ones.
+
+    Source: jepsen.client/Reusable.
+    """
+
+    def is_reusable(self) -> bool:
+        """Return whether it holds nothing that belongs to its process, such as a position."""
+        ...
+
+
+@runtime_checkable
 class HoldingWorkload(Workload, Protocol):
     """A workload whose operations may wait on purpose (long polling) before they are answered."""
 

@@ -238,6 +238,10 @@ class DLedgerClient:
         async with definite_or_not():
             await commit_offset(self._client, CONSUMER_GROUP, topic, queue_id, offset)
 
+    def is_reusable(self) -> bool:
+        """Return True: it knows who led, and no more."""
+        return True
+
     async def aclose(self) -> None:
         """Close connections."""
         self._client.close()
@@ -262,6 +266,10 @@ class DLedgerGroupClient(GroupOperations, DLedgerClient):
     def node(self) -> str | None:
         """The node that answered last, if known."""
         return self.group_node or self._client.answered_by
+
+    def is_reusable(self) -> bool:
+        """Return whether it has not taken part in a group: it only knows who led then."""
+        return not self._topic
 
     async def aclose(self) -> None:
         """Leave the group, and close connections."""

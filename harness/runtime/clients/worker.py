@@ -37,6 +37,7 @@ from shaketable.harness.contracts.clients import (
     GroupClient,
     GroupWorkload,
     OpeningWorkload,
+    Reusable,
     patience_s_of,
 )
 from shaketable.harness.contracts.errors import DefiniteError, HarnessError, IndefiniteError
@@ -73,6 +74,8 @@ CLOSE_TIMEOUT_S: Final = 1.0
 WAITING_TOLD_MAX: Final = 3
 FINAL_ATTEMPTS_MAX: Final = 20
 """How often a final operation may fail; each try is an operation of its own."""
+REUSED_EVERY: Final = 2
+"""Every so many clients are kept after an unknown outcome, if they are reusable."""
 NOTHING: Final = "nothing"
 """The outcome of an operation that had nothing to do."""
 NO_ANSWER: Final = Answer()
@@ -294,7 +297,10 @@ class Worker:
 
     def connect(self) -> TargetClient:
         """Return a new client of the target."""
-        client = self._factory(self._plan.addresses, self._plan.op_timeout_s)
+        return self._factory(self._plan.addresses, self._plan.op_timeout_s)
+
+    def opened(self, client: TargetClient) -> TargetClient:
+        """Return the client for one process, wrapped as the workload needs it."""
         if self._groups is not None:
             assert isinstance(client, GroupClient), f"{self._plan.target} knows no consumer groups"
             return self._groups.opened(client)
@@ -401,7 +407,8 @@ class Client:
         self._given_up: list[str] = []
         self.trouble = ""
         """Why its last operation did not succeed; "" if it did."""
-        self.connection = worker.connect()
+        self._client = worker.connect()
+        self.connection = worker.opened(self._client)
 
     async def generate(self, dispatcher: Dispatcher) -> None:
         """Run this client's operations when they are due, until told to stop."""
@@ -439,7 +446,7 @@ class Client:
         self.finished = missed == 0
 
     async def step(self, operation: Operation) -> tuple[str, Answer]:
-        """Run one operation; after `info` continue as another process on a new connection."""
+        """Run one operation; after `info` continue as another process, and with a new client."""
         chosen = self._worker.choose(self, operation)
         if chosen is None:
             return NOTHING, NO_ANSWER
@@ -449,9 +456,17 @@ class Client:
         self._failures = 0 if outcome == "ok" else self._failures + 1
         if outcome == "info":
             self.process = next_process(self.process, self._plan.clients)
-            await self.aclose()
-            self.connection = self._worker.connect()
+            if not self._is_kept():
+                await self.aclose()
+                self._client = self._worker.connect()
+            self.connection = self._worker.opened(self._client)
         return outcome, answer
+
+    def _is_kept(self) -> bool:
+        """Return whether its next process goes on with the same client."""
+        client = self._client
+        is_chosen = self.slot % REUSED_EVERY == 0
+        return is_chosen and isinstance(client, Reusable) and client.is_reusable()
 
     def waiting(self) -> list[str]:
         """Return what the client does now, and what it gave up at the end."""
