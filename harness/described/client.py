@@ -373,10 +373,11 @@ def _loop() -> asyncio.AbstractEventLoop:
 async def _on_asyncio(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine on the asyncio loop; a cancellation here cancels it there.
 
-    Its task returns what it raises, as no one may be left to take that: asyncio would log it.
+    Its task returns what it raises, as no one may be left to take that: asyncio would log it. One
+    that its library cancelled ends with concurrent.futures.CancelledError, which is an Exception.
     """
     ended, token = trio.Event(), trio.lowlevel.current_trio_token()
-    future = asyncio.run_coroutine_threadsafe(outcome.acapture(_awaited, coroutine), _loop())
+    future = asyncio.run_coroutine_threadsafe(_captured(coroutine), _loop())
 
     def tell(_future: object) -> None:
         try:
@@ -393,5 +394,8 @@ async def _on_asyncio(coroutine: Coroutine[Any, Any, Any]) -> Any:
     return future.result().unwrap()
 
 
-async def _awaited(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    return await coroutine
+async def _captured(coroutine: Coroutine[Any, Any, Any]) -> outcome.Value[Any] | outcome.Error:
+    try:
+        return outcome.Value(await coroutine)
+    except Exception as error:
+        return outcome.Error(error)

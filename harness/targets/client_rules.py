@@ -61,5 +61,7 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 def is_of_the_machine(error: BaseException) -> bool:
     """Return whether an error says that the machine has no more of something."""
+    if isinstance(error, RuntimeError):
+        return "can't start new thread" in str(error)  # for a look-up of a host's name
     is_refused = isinstance(error, OSError) and error.errno in OF_THE_MACHINE
     return is_refused or isinstance(error, MemoryError)

@@ -77,9 +77,9 @@ ENDS: Final[Mapping[int, str]] = {65: FOUND_DAMAGE, 70: BROKE_RULE}
 
 
 def promise_of_rule(reason: str) -> tuple[str, str] | None:
-    """Return what the rule promises that a reason begins with, `RULE: what was found`."""
-    promise = PROMISES.get(reason.partition(":")[0])
-    return None if promise is None else (promise.statement, promise.impact)
+    """Return what the rule promises that a reason names: `[ERROR: ]RULE: what was found`."""
+    named = [PROMISES[part] for part in reason.split(": ", 2)[:2] if part in PROMISES]
+    return (named[0].statement, named[0].impact) if named else None
 
 
 GROUP_PROMISES = frozenset(

@@ -168,6 +168,22 @@ def test_what_an_asyncio_call_raises_once_it_was_given_up_is_no_error_of_asyncio
     assert [record.message for record in caplog.records if record.name == "asyncio"] == []
 
 
+def test_a_call_that_its_library_cancels_has_an_unknown_outcome(tmp_path: Path) -> None:
+    text = (
+        "import asyncio\nCALLS = []\n"
+        "async def write(node, key, value):\n"
+        "    answer = asyncio.get_running_loop().create_future()\n"
+        "    answer.cancel()\n    await answer\n"
+    )
+    client, _ = client_of(tmp_path, text, 5.0)
+
+    async def main() -> None:
+        with pytest.raises(IndefiniteError, match="CancelledError"):
+            await client.put("a", 1)
+
+    run(main)
+
+
 @pytest.mark.parametrize(
     ("functions", "has", "lacks"),
     [

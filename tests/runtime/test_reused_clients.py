@@ -57,7 +57,7 @@ class Positioned(Kept):
 
 @pytest.mark.parametrize(
     ("kind", "slot", "is_kept"),
-    [(Kept, 0, True), (Kept, 1, False), (Positioned, 0, False), (Silent, 0, False)],
+    [(Kept, 1, True), (Kept, 2, False), (Positioned, 1, False), (Silent, 1, False)],
 )
 def test_a_client_is_kept_or_replaced(
     tmp_path: Path, kind: type[Silent], slot: int, *, is_kept: bool
@@ -70,14 +70,14 @@ def test_a_client_is_kept_or_replaced(
 
     plan = WorkerPlan(
         name="worker-0", target="dledger", mutant=None, workload="log", seed="7", addresses={},
-        slots=(slot,), clients=2, rate_hz=0.0, op_timeout_s=1.0, start_ns=time.monotonic_ns(),
+        slots=(slot,), clients=4, rate_hz=0.0, op_timeout_s=1.0, start_ns=time.monotonic_ns(),
         segment=tmp_path / "worker-0.seg", parent_pid=os.getpid(), client_factory=make,
     )  # fmt: skip
     worker = Worker(plan, NoSupervisor())
     (client,) = worker._clients
     outcome, _ = trio.run(client.step, Operation("append", "shaketable/0", value=1))
     assert outcome == "info"
-    assert client.process == slot + 2, "it is another process of the history"
+    assert client.process == slot + 4, "it is another process of the history"
     assert len(made) == (1 if is_kept else 2)
     assert made[0].is_closed is not is_kept
 

@@ -16,13 +16,22 @@ from shaketable.harness import discovery
 from shaketable.harness.contracts.abilities import Broken, ChecksClients
 from shaketable.harness.targets import client_rules
 from shaketable.system.client import BrokerGroupClient, ClientParts, RefusedError
-from shaketable.system.client.connection import Connection, OutcomeUnknownError
+from shaketable.system.client.connection import (
+    Connection,
+    DamagedResponseError,
+    OutcomeUnknownError,
+)
 from shaketable.system.client.pull_consumer import Message, PullConsumer
 from shaketable.system.client.routes import MessageQueue, allocate, parse_address
 from shaketable.system.invariants.violated import Violated
 from shaketable.system.mutants import load
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
-from shaketable.system.remoting.command import Command
+from shaketable.system.remoting.command import (
+    Command,
+    FrameBuffer,
+    decode_command,
+    encode_command,
+)
 from shaketable.system.sim.rules.call_invariants import CallRules, share_of
 
 
@@ -94,6 +103,38 @@ def test_who_cannot_be_reached_was_tried(bug: str | None) -> None:
     with rules.checked_clients(told.append, lambda: 7):
         trio.run(main)
     assert {each.invariant for each in told} == ({"others-are-asked"} if bug else set())
+
+
+async def answer_badly(stream: trio.SocketStream) -> None:
+    """Answer each request with a field that is no number."""
+    buffer = FrameBuffer()
+    while size := await stream.socket.recv_into(buffer.writable()):
+        buffer.received(size)
+        for frame in buffer.frames():
+            opaque = decode_command(frame).opaque
+            bad = Command(ResponseCode.SUCCESS, opaque=opaque, flag=1, ext={"queueOffset": "x"})
+            await stream.send_all(encode_command(bad))
+
+
+def test_who_answers_badly_has_answered() -> None:
+    told: list[Broken] = []
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            listeners = [await trio.open_tcp_listeners(0, host="127.0.0.1") for _ in range(2)]
+            for listener in listeners:
+                nursery.start_soon(trio.serve_listeners, answer_badly, listener)
+            members = {str(n): at[0].socket.getsockname()[:2] for n, at in enumerate(listeners)}
+            client = BrokerGroupClient(members, timeout_s=1.0, rng=Random(1))
+            for number in range(3):
+                with pytest.raises(DamagedResponseError):
+                    await client.send("t", 0, b"%d" % number)
+            client.close()
+            nursery.cancel_scope.cancel()
+
+    with client_rules.checked_clients(told.append, lambda: 7):
+        trio.run(main)
+    assert told == []
 
 
 def test_what_was_done_may_be_asked_for_again_at_once() -> None:
@@ -227,8 +268,10 @@ def test_an_error_of_the_clients_own_is_told_and_one_of_their_machine_is_not() -
     own = raised(lambda: parse_address("nowhere"))
     of_machine = raised(lambda: parse_address("nowhere"))
     of_machine = ExceptionGroup("", [OSError(errno.EMFILE, "too many files"), of_machine])
+    of_threads = ExceptionGroup("", [RuntimeError("can't start new thread"), own])
     with client_rules.checked_clients(told.append, lambda: 7) as unexpected:
         unexpected("poll", of_machine)
+        unexpected("poll", of_threads)
         unexpected("poll", raised(lambda: int("x")))  # the workload's
         assert told == []
         unexpected("poll", own)

@@ -98,13 +98,17 @@ def test_a_node_that_stopped_of_its_own_rule_or_of_damage_is_held_against_the_gr
 
 def test_a_rule_that_the_target_knows_is_explained(tmp_path: Path) -> None:
     line = "level=ERROR event=stopped error=vote-is-durable: term 3 was found, term 4 was durable"
-    verdict = judged(tmp_path, exits=[{**ENDED, "last_line": line}, ENDED])
+    of_sim = "InvariantError: vote-is-durable: term 3 was found, term 4 was durable"
+    verdict = judged(
+        tmp_path, exits=[{**ENDED, "last_line": line}, ENDED, {**ENDED, "last_line": of_sim}]
+    )
     assert verdict is not None
-    named, unnamed = verdict.findings
+    named, unnamed, simulated = verdict.findings
     promise = PROMISES["vote-is-durable"]
     assert named.details["promise"] == promise.statement
     assert named.details["matters"] == promise.impact
     assert "promise" not in unnamed.details
+    assert simulated.details["promise"] == promise.statement
 
 
 def test_what_a_fault_did_to_the_node_excuses_its_end(tmp_path: Path) -> None:

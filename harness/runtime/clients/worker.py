@@ -465,7 +465,8 @@ class Client:
     def _is_kept(self) -> bool:
         """Return whether its next process goes on with the same client."""
         client = self._client
-        is_chosen = self.slot % REUSED_EVERY == 0
+        # Not by the slot's parity, by which workloads choose who sends, and workers their clients.
+        is_chosen = self.slot // REUSED_EVERY % REUSED_EVERY == 0
         return is_chosen and isinstance(client, Reusable) and client.is_reusable()
 
     def waiting(self) -> list[str]:

@@ -26,6 +26,7 @@ from shaketable.system.client.connection import (
     CONNECT_TIMEOUT_S,
     Channels,
     Connection,
+    DamagedResponseError,
     NameService,
     OutcomeUnknownError,
     RefusedError,
@@ -382,6 +383,9 @@ def _at_leader(rules: CallRules, call: Call[Result]) -> Call[Result]:
         token = _leading.set(leading)
         try:
             result = await call(client, *args)
+        except DamagedResponseError:
+            rules.served(client)  # badly, but it did answer
+            raise
         except OutcomeUnknownError:
             rules.unanswered(leading)
             raise
