@@ -91,6 +91,8 @@ FOUND_IN_CHAINS_OF_WHOLE_NODES = {
     1000205: "a member that had joined made a snapshot without members, and let others join by it",
     1000353: "a member that was taking on a snapshot was said to have given a false status",
     1000007: "a leader whose disk failed as it read entries was expected to send them",
+    1083045: "a client was held to what it could not know yet as its call began",
+    1083173: "a client forgot who had left, and turned to the one that had not answered",
 }
 
 

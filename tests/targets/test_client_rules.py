@@ -105,6 +105,27 @@ def test_who_cannot_be_reached_was_tried(bug: str | None) -> None:
     assert {each.invariant for each in told} == ({"others-are-asked"} if bug else set())
 
 
+def test_who_forgets_a_member_may_ask_any_other() -> None:
+    """The one that is left to turn to is the one that did not answer."""
+    told: list[Broken] = []
+
+    async def main() -> None:
+        (paused,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        async with paused:
+            members = dict.fromkeys(("a", "b"), paused.socket.getsockname()[:2])
+            client = BrokerGroupClient(members, timeout_s=0.2, rng=Random(1))
+            for _ in range(4):
+                with suppress(OutcomeUnknownError):
+                    await client.send("t", 0, b"1")
+                client.forget(client._target)
+                client.learn("b" if client.members == ("a",) else "a", *members["a"])
+            client.close()
+
+    with client_rules.checked_clients(told.append, lambda: 7):
+        trio.run(main)
+    assert told == []
+
+
 async def answer_badly(stream: trio.SocketStream) -> None:
     """Answer each request with a field that is no number."""
     buffer = FrameBuffer()

@@ -223,7 +223,7 @@ class CallRules:
             del self._silent[client]
 
     def served(self, client: BrokerGroupClient) -> None:
-        """A member has served a client."""
+        """A member has served a client, or the client may ask any member again."""
         self._silent.pop(client, None)
 
     def unanswered(self, leading: _Leading) -> None:
@@ -234,7 +234,7 @@ class CallRules:
         (address,) = leading.asked
         silent = self._silent.get(leading.client)
         if silent is not None and silent.address == address:
-            if leading.since_s >= silent.at_s:  # else it was under way already
+            if leading.since_s > silent.at_s:  # else it was under way already
                 text = f"{address} is asked again, which did not answer the call before"
                 self._report(Violated("others-are-asked", text))
         elif len(leading.client.members) > 1:
@@ -302,6 +302,10 @@ def _open(rules: CallRules, call: Any) -> Any:
         rules.opening(f"{host}:{port}")
         try:
             connection: Connection = await call.__func__(kind, host, port, timeout_s)
+        except OSError:
+            rules.opening(f"{host}:{port}")  # only now does the client turn to another member
+            raise
+        else:
             rules.opened(connection, f"{host}:{port}")
             return connection
         finally:
@@ -393,6 +397,17 @@ def _at_leader(rules: CallRules, call: Call[Result]) -> Call[Result]:
             _leading.reset(token)
         rules.served(client)
         return result
+
+    return called
+
+
+def _forget(rules: CallRules, call: Any) -> Any:
+    """A client that forgets a member that has left turns to any of the others."""
+
+    @wraps(call)
+    def called(client: BrokerGroupClient, member: str) -> None:
+        call(client, member)
+        rules.served(client)
 
     return called
 
@@ -496,6 +511,7 @@ WATCHED: Final[tuple[tuple[type, str, Callable[[CallRules, Any], Any]], ...]] = 
     (GroupConsumer, "__init__", _consumer),
     (Channels, "call", _call_at),
     (BrokerGroupClient, "_at_leader", _at_leader),
+    (BrokerGroupClient, "forget", _forget),
     *((BrokerGroupClient, name, _whole) for name in ("send", "send_at", "send_batch", "pull")),
     *((BrokerGroupClient, name, _whole) for name in ("max_offset", "min_offset", "ask_leader")),
     *((Producer, name, _whole) for name in ("send", "send_batch")),
