@@ -44,8 +44,8 @@ class OpeningWorkload(Workload, Protocol):
 class Reusable(Protocol):
     """A client that can serve another process after an operation whose outcome is unknown.
 
-    A program keeps its client then, and with it what the client believes of the cluster. Of such
-    clients every second one is kept; all others are closed, and replaced by new ones.
+    A program keeps its client then, and with it what the client believes of the cluster. Half of
+    such clients are kept; all others are closed, and replaced by new ones.
 
     Source: jepsen.client/Reusable.
     """

@@ -212,9 +212,10 @@ def _seen(violation: Violation) -> Moment | None:
     details = violation.details
     if at_ns is None or base_kind(violation.kind) != "invariant-broken":
         return None
-    where = f"{details['node']}: " if details.get("node") else ""
+    node = details.get("node")
+    where = f"{node}: " if node else ""
     what = f"{where}{details.get('invariant')} is broken: {details.get('finding')}"
-    return Moment(at_ns, "node", what, is_key=True)
+    return Moment(at_ns, "node" if node else "rule", what, is_key=True)
 
 
 def _facts(path: Path) -> Mapping[str, Any]:

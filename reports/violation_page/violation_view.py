@@ -60,7 +60,8 @@ class LossWindow:
 class Moment:
     """One event of the timeline; `time_ns` is None for the state at the end of the run.
 
-    `role` is its subject: client, leader, fault, node or log. `is_key`: it is a turning point.
+    `role` is its subject: client, leader, fault, node or log; rule, where a rule was broken by none
+    of the nodes. `is_key`: it is a turning point.
     """
 
     time_ns: int | None

@@ -1,4 +1,4 @@
-"""After an unknown outcome every second client is kept, if it can serve another process."""
+"""After an unknown outcome half of the clients are kept, if they can serve another process."""
 
 from __future__ import annotations
 

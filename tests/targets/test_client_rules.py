@@ -110,16 +110,18 @@ def test_who_forgets_a_member_may_ask_any_other() -> None:
     told: list[Broken] = []
 
     async def main() -> None:
-        (paused,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        async with paused:
-            members = dict.fromkeys(("a", "b"), paused.socket.getsockname()[:2])
-            client = BrokerGroupClient(members, timeout_s=0.2, rng=Random(1))
-            for _ in range(4):
-                with suppress(OutcomeUnknownError):
-                    await client.send("t", 0, b"1")
-                client.forget(client._target)
-                client.learn("b" if client.members == ("a",) else "a", *members["a"])
-            client.close()
+        paused = [await trio.open_tcp_listeners(0, host="127.0.0.1") for _ in range(2)]
+        members = dict(zip("ab", (at[0].socket.getsockname()[:2] for at in paused), strict=True))
+        client = BrokerGroupClient(members, timeout_s=0.2, rng=Random(1))
+        for _ in range(3):
+            with suppress(OutcomeUnknownError):
+                await client.send("t", 0, b"1")
+            other = client._target
+            client.forget(other)
+            client.learn(other, *members[other])
+        client.close()
+        for (listener,) in paused:
+            await listener.aclose()
 
     with client_rules.checked_clients(told.append, lambda: 7):
         trio.run(main)

@@ -74,8 +74,9 @@ CLOSE_TIMEOUT_S: Final = 1.0
 WAITING_TOLD_MAX: Final = 3
 FINAL_ATTEMPTS_MAX: Final = 20
 """How often a final operation may fail; each try is an operation of its own."""
-REUSED_EVERY: Final = 2
-"""Every so many clients are kept after an unknown outcome, if they are reusable."""
+KEPT_IN_A_ROW: Final = 2
+"""So many clients in a row are kept after an unknown outcome, if they are reusable, and as many
+replaced. Not every other one: by that, workloads choose who sends, and workers their clients."""
 NOTHING: Final = "nothing"
 """The outcome of an operation that had nothing to do."""
 NO_ANSWER: Final = Answer()
@@ -446,7 +447,7 @@ class Client:
         self.finished = missed == 0
 
     async def step(self, operation: Operation) -> tuple[str, Answer]:
-        """Run one operation; after `info` continue as another process, and with a new client."""
+        """Run one operation; after `info` continue as another process, mostly with a new client."""
         chosen = self._worker.choose(self, operation)
         if chosen is None:
             return NOTHING, NO_ANSWER
@@ -465,8 +466,7 @@ class Client:
     def _is_kept(self) -> bool:
         """Return whether its next process goes on with the same client."""
         client = self._client
-        # Not by the slot's parity, by which workloads choose who sends, and workers their clients.
-        is_chosen = self.slot // REUSED_EVERY % REUSED_EVERY == 0
+        is_chosen = self.slot // KEPT_IN_A_ROW % 2 == 0
         return is_chosen and isinstance(client, Reusable) and client.is_reusable()
 
     def waiting(self) -> list[str]:

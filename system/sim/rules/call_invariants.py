@@ -123,7 +123,10 @@ class _Silent:
 def share_of(me: str, queues: Collection[MessageQueue], ids: Collection[str]) -> list[MessageQueue]:
     """Return the queues that each client of RocketMQ gives to a consumer of a group by default.
 
-    One that counts otherwise takes queues of other clients, or leaves some to none.
+    One that counts otherwise takes queues of other clients, or leaves some to none. Computed apart
+    from the clients' own `allocate`, so that a mistake there shows.
+
+    Source: RocketMQ's AllocateMessageQueueAveragely.
     """
     in_order, members = sorted(queues), sorted(set(ids))
     if me not in members:
@@ -135,8 +138,12 @@ def share_of(me: str, queues: Collection[MessageQueue], ids: Collection[str]) ->
     return in_order[start : start + size]
 
 
-def _numbers(queues: Sequence[MessageQueue]) -> str:
-    return ", ".join(f"{each.broker_name}/{each.queue_id}" for each in queues) or "none"
+def _name(queue: MessageQueue) -> str:
+    return f"{queue.topic}/{queue.queue_id} of {queue.broker_name}"
+
+
+def _names(queues: Sequence[MessageQueue]) -> str:
+    return ", ".join(map(_name, queues)) or "none"
 
 
 class CallRules:
@@ -222,8 +229,8 @@ class CallRules:
         if silent is not None and address != silent.address:
             del self._silent[client]
 
-    def served(self, client: BrokerGroupClient) -> None:
-        """A member has served a client, or the client may ask any member again."""
+    def may_ask_any(self, client: BrokerGroupClient) -> None:
+        """A member has answered a client, or has left: the client may turn to any again."""
         self._silent.pop(client, None)
 
     def unanswered(self, leading: _Leading) -> None:
@@ -250,7 +257,7 @@ class CallRules:
     def reading(self, source: PullConsumer, queue: MessageQueue) -> None:
         """A consumer begins to read a queue that it is to read in order."""
         if queue not in self._locks.get(source, ()):
-            text = f"{queue} is read in order by a consumer without its lock"
+            text = f"{_name(queue)} is read in order by a consumer without its lock"
             self._report(Violated("locks-come-first", text))
 
     def divided(
@@ -264,8 +271,8 @@ class CallRules:
         due = share_of(me, queues, ids)
         if list(share) != due:
             text = (
-                f"{me} takes {_numbers(share)} of {len(queues)} queues, which {len(set(ids))}"
-                f" consumers share; its own are {_numbers(due)}"
+                f"consumer {me} takes the queues {_names(share)}; its share of {len(queues)} queues"
+                f" among {len(set(ids))} consumers is {_names(due)}"
             )
             self._report(Violated("shares-add-up", text))
 
@@ -281,8 +288,8 @@ class CallRules:
             is_tried = self._tried_to_commit.get(reader) == consumed
             if consumed not in (None, committed) and not is_lost and not is_tried:
                 text = (
-                    f"a consumer leaves its group, has consumed {queue} up to {consumed}, and the"
-                    f" last commit that it tried was up to {committed}"
+                    f"a consumer leaves its group, has consumed {_name(queue)} up to {consumed},"
+                    f" committed it up to {committed}, and has not tried to commit the rest"
                 )
                 self._report(Violated("who-leaves-has-committed", text))
 
@@ -388,14 +395,14 @@ def _at_leader(rules: CallRules, call: Call[Result]) -> Call[Result]:
         try:
             result = await call(client, *args)
         except DamagedResponseError:
-            rules.served(client)  # badly, but it did answer
+            rules.may_ask_any(client)  # badly, but it did answer
             raise
         except OutcomeUnknownError:
             rules.unanswered(leading)
             raise
         finally:
             _leading.reset(token)
-        rules.served(client)
+        rules.may_ask_any(client)
         return result
 
     return called
@@ -407,7 +414,7 @@ def _forget(rules: CallRules, call: Any) -> Any:
     @wraps(call)
     def called(client: BrokerGroupClient, member: str) -> None:
         call(client, member)
-        rules.served(client)
+        rules.may_ask_any(client)
 
     return called
 

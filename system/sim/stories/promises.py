@@ -106,7 +106,7 @@ PROMISES: dict[str, Promise] = {
         "A client would take for stored what was refused, or give one caller another one's data.",
     ),
     "shares-add-up": Promise(
-        "The consumers of a group divide a topic's queues as every client does: each is one's own.",
+        "The consumers of a group divide its queues: none has two consumers, none is left without.",
         "Two consumers would handle the messages of one queue, or none those of another.",
     ),
     "who-leaves-has-committed": Promise(
