@@ -24,7 +24,7 @@ from shaketable.harness.generators import Generator, alone, side_by_side
 from shaketable.harness.generators.clients import final_generator_of, generator_of
 from shaketable.workloads.log import LogWorkload
 from shaketable.workloads.message_queue import EverythingClients
-from shaketable.workloads.queue_push import QueuePush
+from shaketable.workloads.queue_push import QueuePush, QueuePushOrdered
 from shaketable.workloads.register import RegisterWorkload
 
 GENERAL_CHECKERS: Final = ("durability", "committed-prefix", "vacuity", "stats")
@@ -211,22 +211,23 @@ class _PartClient:
 
 
 class EveryClient(Combined):
-    """A log, registers, a message queue and push consumers at once, each on its own topic."""
+    """A log, registers, a message queue, push consumers and ordered ones, each on its topic."""
 
 
 class CombinedQueues(Combined):
-    """A message queue and push consumers at once, each on its own topic."""
+    """A message queue, push consumers and ordered ones, each on its own topic."""
 
 
 PLUGINS = (
     EveryClient(
         "combined",
         (
-            Part("log", LogWorkload(), 6),
+            Part("log", LogWorkload(), 5),
             Part("register", RegisterWorkload(), 2),
-            # With 24 clients: five consumers, two of them ordered, so that they contend for locks.
+            # With 27 clients: five consumers, two of them ordered, so that they contend for locks.
             Part("queue", EverythingClients(), 10),
             Part("push", QueuePush(), 6),
+            Part("ordered", QueuePushOrdered(), 4),
         ),
     ),
     # For brokers whose logs cannot serve as registers.
@@ -235,6 +236,7 @@ PLUGINS = (
         (
             Part("queue", EverythingClients(), 10),
             Part("push", QueuePush(), 6),
+            Part("ordered", QueuePushOrdered(), 4),
         ),
     ),
 )

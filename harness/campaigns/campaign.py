@@ -154,7 +154,7 @@ class Campaign(
     queues: int = 4
     key_skew: float = 0.0
     clients_per_key: int = 0
-    concurrency: str = "8n"
+    concurrency: str = "9n"
     workers: int = 2
     rate_hz: float = 800.0
     think_time_s: float = 0.0

@@ -171,7 +171,7 @@ def test_resolving_draws_a_seed_and_keeps_one_given() -> None:
         ({"think_time_s": -1.0}, "think_time -1: expected 0 to 600"),
         ({"key_skew": 11.0}, "key_skew 11: expected 0 to 10"),
         ({"clients_per_key": -1}, "clients_per_key -1: expected 0 to 1000"),
-        ({"clients_per_key": 2}, "log: clients_per_key 2 of 24 clients: 12 groups need 12 queues"),
+        ({"clients_per_key": 2}, "log: clients_per_key 2 of 27 clients: 14 groups need 14 queues"),
         ({"time_limit_s": float("inf")}, "time_limit inf: expected 1 to"),
         ({"steady_s": 50.0}, "steady 50 is more than time_limit 40"),
         ({"fault_duration_min_s": 9.0}, "fault_duration_min 9 is more than fault_duration_max"),

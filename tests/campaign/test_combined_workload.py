@@ -42,17 +42,17 @@ def test_each_client_has_one_topic_and_as_many_turns_as_others(workload, clients
 
 def test_every_part_has_clients_where_there_are_enough():
     (workload, _) = COMBINED
-    work = generator_of(configured(workload, 24), "s", 24)
-    played = play(work, 24, answered, operations_max=200)
+    work = generator_of(configured(workload, 27), "s", 27)
+    played = play(work, 27, answered, operations_max=200)
     clients = {(one.client, topic_of(one.operation.key)) for one in played}
     assert Counter(topic for _, topic in clients) == {
-        "log": 6, "register": 2, "queue": 10, "push": 6,
+        "log": 5, "register": 2, "queue": 10, "push": 6, "ordered": 4,
     }  # fmt: skip
 
 
 def test_consumers_of_the_default_campaign_contend_for_locks():
     """With a single ordered consumer, as it once was, no run could see a bug of the locks."""
-    queue = dict(configured(COMBINED[0], 24)._by_topic)["queue"]
+    queue = dict(configured(COMBINED[0], 27)._by_topic)["queue"]
     in_order = [client for client in range(1, 10, 2) if queue.shape.is_ordered_by(client)]
     assert len(in_order) >= 2
 
@@ -82,7 +82,7 @@ def test_finals_are_those_of_the_parts(workload):
     made = configured(workload, 18)
     finals = play(final_generator_of(made, "s", 18, keys), 18, answered, operations_max=5000)
     done = {(one.operation.f, topic_of(one.operation.key)) for one in finals}
-    assert {("drain", "queue"), ("drain", "push")} <= done
+    assert {("drain", "queue"), ("drain", "push"), ("drain", "ordered")} <= done
     if workload.name == "combined":
         assert {("read", "log"), ("end", "log"), ("read", "register")} <= done
         assert {
@@ -99,7 +99,8 @@ def test_each_checker_judges_the_topics_of_its_parts(workload):
     topics = topics_of(workload)
     assert set(workload.checkers) == {*topics, *GENERAL_CHECKERS}
     assert len(workload.checkers) == len(set(workload.checkers))
-    assert topics["push-delivery"] == {"push"}
+    assert topics["push-delivery"] == {"push", "ordered"}
+    assert topics["retried-messages"] == {"push"}
     assert topics["group-delivery"] == {"queue"}
     for name in topics:  # these are split by key alone, or look for their topics themselves
         checker = discovery.get("checkers", name)

@@ -11,12 +11,14 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from trio.testing import MockClock
 
 from shaketable.harness import discovery
 from shaketable.harness.contracts.abilities import Broken, ChecksClients
 from shaketable.harness.targets import client_rules
 from shaketable.system.client import BrokerGroupClient, ClientParts, RefusedError
 from shaketable.system.client.connection import (
+    Channels,
     Connection,
     DamagedResponseError,
     OutcomeUnknownError,
@@ -32,7 +34,14 @@ from shaketable.system.remoting.command import (
     decode_command,
     encode_command,
 )
+from shaketable.system.remoting.requests import (
+    MetadataResponse,
+    PullMessage,
+    PullMessageResponse,
+)
 from shaketable.system.sim.rules.call_invariants import CallRules, share_of
+from shaketable.system.store.message import Message as StoredMessage
+from shaketable.system.store.message import encode_message, walk_messages
 
 
 @pytest.fixture
@@ -217,6 +226,118 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return ahead
 
 
+def stored(offset: int, size: int) -> bytes:
+    empty = len(encode_message(StoredMessage(b"t", 0, offset, 0, b"")))
+    return encode_message(StoredMessage(b"t", 0, offset, 0, bytes(size - empty)))
+
+
+def page(offset: int, count: int, end: int, size: int = 1000) -> Command:
+    """The answer to a pull: so many messages of a queue that ends at `end`."""
+    fields = PullMessageResponse(0, offset + count, 0, end)
+    body = b"".join(stored(offset + place, size) for place in range(count))
+    return Command(ResponseCode.SUCCESS, ext=fields.to_ext(), body=body)
+
+
+@pytest.mark.parametrize(
+    ("pages", "broken"),
+    [
+        ([page(0, 32, 40), page(32, 8, 40)], None),
+        ([page(0, 1, 40), page(1, 32, 40)], "1 messages of 1000 bytes came though one of 1000"),
+        ([page(0, 1, 1), page(1, 32, 40)], None),  # nothing more was there
+        ([page(0, 1, 40), page(5, 1, 40)], None),  # the next one was not asked for
+        ([page(0, 2, 40, 120_000), page(2, 2, 40, 120_000)], None),
+        ([page(0, 1, 40, 120_000), page(1, 2, 40, 120_000)], "1 messages of 120000 bytes came"),
+        ([page(0, 33, 40)], "33 messages of 33000 bytes came, 32 of 262144 may"),
+    ],
+)
+def test_pulls_that_bring_too_little_or_too_much_are_told(
+    monkeypatch: pytest.MonkeyPatch, pages: list[Command], broken: str | None
+) -> None:
+    told: list[Broken] = []
+
+    async def call(_: Connection, command: Command, timeout_s: float) -> Command:
+        await trio.lowlevel.checkpoint()
+        asked = PullMessage.from_ext(command.ext).queue_offset
+        return next(each for each in pages if next(walk_messages(each.body)).queue_offset == asked)
+
+    monkeypatch.setattr(Connection, "call", call)
+
+    async def main() -> None:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        client = BrokerGroupClient({"n0": listener.socket.getsockname()[:2]}, rng=Random(1))
+        for each in pages:
+            await client.pull("t", 0, next(walk_messages(each.body)).queue_offset)
+        client.close()
+        await listener.aclose()
+
+    with client_rules.checked_clients(told.append, lambda: 7):
+        trio.run(main)
+    assert invariants_of(told) == ({"pulls-are-filled"} if broken else set())
+    if broken:
+        assert broken in told[0].finding
+
+
+@pytest.mark.parametrize("bug", ["route-kept-for-good", None])
+@pytest.mark.parametrize("is_forgotten", [True, False])
+def test_a_route_that_is_not_looked_up_again_is_told(
+    bug: str | None, *, is_forgotten: bool
+) -> None:
+    told: list[Broken] = []
+    parts = load(bug).client if bug else ClientParts()
+    asked: list[float] = []
+
+    async def call(_: Channels, address: str, command: Command, timeout_s: float) -> Command:
+        await trio.lowlevel.checkpoint()
+        asked.append(trio.current_time())
+        return Command(ResponseCode.SUCCESS)
+
+    async def main() -> None:
+        consumer = parts.pull_consumer("ns:1", group="g")
+        await consumer.queues("t")
+        await trio.sleep(29.0)
+        await consumer.queues("t")
+        if is_forgotten:
+            consumer.forget("t")
+        else:
+            await trio.sleep(3.0)
+        for _ in range(2):
+            await consumer.queues("t")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Channels, "call", call)
+        with client_rules.checked_clients(told.append, lambda: 7):
+            trio.run(main, clock=MockClock(autojump_threshold=0))
+    assert invariants_of(told) == ({"routes-are-looked-up"} if bug else set())
+    assert len(asked) == (1 if bug else 2)
+
+
+@pytest.mark.parametrize("bug", ["status-from-cache", None])
+def test_a_status_that_was_not_asked_for_is_told(
+    monkeypatch: pytest.MonkeyPatch, bug: str | None
+) -> None:
+    told: list[Broken] = []
+    parts = load(bug).client if bug else ClientParts()
+    status = MetadataResponse("n0", "leader", 1, "n0", 0, 0)
+
+    async def call(_: Connection, command: Command, timeout_s: float) -> Command:
+        await trio.lowlevel.checkpoint()
+        return Command(ResponseCode.SUCCESS, ext=status.to_ext())
+
+    monkeypatch.setattr(Connection, "call", call)
+
+    async def main() -> None:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        client = parts.group_client({"n0": listener.socket.getsockname()[:2]}, rng=Random(1))
+        for _ in range(2):
+            assert (await client.metadata("n0")).role == "leader"
+        client.close()
+        await listener.aclose()
+
+    with client_rules.checked_clients(told.append, lambda: 7):
+        trio.run(main)
+    assert invariants_of(told) == ({"answers-are-asked-for"} if bug else set())
+
+
 @given(queues=st.integers(0, 20), consumers=st.integers(1, 20))
 def test_what_each_client_of_rocketmq_gives_a_consumer_is_what_ours_takes(
     queues: int, consumers: int
@@ -276,6 +397,38 @@ def test_who_leaves_without_a_commit_is_told(bug: str | None) -> None:
     with client_rules.checked_clients(told.append, lambda: 7):
         trio.run(main)
     assert invariants_of(told) == ({"who-leaves-has-committed"} if bug else set())
+
+
+@pytest.mark.parametrize("bug", ["unlocks-before-commit", None])
+@pytest.mark.parametrize("is_handled", [True, False])
+def test_who_gives_a_lock_back_without_a_commit_is_told(
+    bug: str | None, *, is_handled: bool
+) -> None:
+    told: list[Broken] = []
+    parts = load(bug).client if bug else ClientParts()
+    queue = MessageQueue("t", "b", 0)
+
+    async def handle(_queue: MessageQueue, _messages: Sequence[Message]) -> None:
+        raise AssertionError("there are none")
+
+    async def main() -> None:
+        consumer = parts.group_consumer(
+            "127.0.0.1:9", group="g", client_id="a", subscriptions={"t": "*"}, handler=handle,
+            is_ordered=True,
+        )  # fmt: skip
+        reader = consumer.reader_type(
+            consumer._source, queue, "*", handle, is_ordered=True, wait_s=1.0
+        )
+        consumer._readers[queue] = reader
+        reader.stop()
+        await reader.run()
+        reader._offset, reader._committed = 7, 3 if is_handled else 7
+        await consumer._release(queue)
+
+    with client_rules.checked_clients(told.append, lambda: 7):
+        trio.run(main)
+    due = {"unlocked-is-committed"} if bug and is_handled else set()
+    assert invariants_of(told) - {"locks-come-first"} == due
 
 
 def raised(call: Callable[[], object]) -> Exception:

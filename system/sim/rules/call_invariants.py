@@ -18,12 +18,14 @@ from dataclasses import dataclass
 from functools import wraps
 from operator import attrgetter
 from typing import Any, Final, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import trio
 
+from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.client.connection import (
     CONNECT_TIMEOUT_S,
+    ROUTE_AGE_MAX_S,
     Channels,
     Connection,
     DamagedResponseError,
@@ -43,8 +45,10 @@ from shaketable.system.client.routes import MessageQueue
 from shaketable.system.invariants.violated import Violated
 from shaketable.system.master_slave.ha import HAError, MasterConnection
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
-from shaketable.system.remoting.command import Command
-from shaketable.system.sim.rules.client_history import LATE_MAX_MS
+from shaketable.system.remoting.command import Command, CommandError
+from shaketable.system.remoting.requests import PullMessage, PullMessageResponse
+from shaketable.system.sim.rules.client_history import LATE_MAX_MS, check_filled
+from shaketable.system.store.message import DamagedMessage, walk_messages
 
 SEND_CODES: Final = frozenset(
     (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.APPEND_AT)
@@ -65,6 +69,17 @@ ANSWERED_MAX: Final = 1_000
 """Answers of a connection that a second one is compared with: the latest."""
 REPEATED_MAX: Final = 20
 """How often a request may be repeated on one connection, each time at once."""
+LIMITS: Final = BrokerConfig()
+"""Those that brokers have: no broker.conf changes what a pull may bring."""
+PAGES_MAX: Final = 100
+"""Pulls of a connection that a later one is compared with: the latest of so many queues."""
+ROUTE_LATE_S: Final = 1.0
+"""How much older than it may be a route has to be before its client is accused."""
+ASKS: Final = (
+    (BrokerGroupClient, ("metadata", "pull", "pull_from", "max_offset", "min_offset")),
+    (PullConsumer, ("pull", "view", "query", "committed", "max_offset", "min_offset")),
+)
+"""Calls that are about what a broker has now."""
 
 _progress = attrgetter("_offset", "_committed", "_is_lost")
 """Of a reader: up to where it consumed, committed, and whether it has lost its lock."""
@@ -112,6 +127,20 @@ _leading: ContextVar[_Leading | None] = ContextVar("leading", default=None)
 """The search for a leader that the current call is part of."""
 
 
+_asks: ContextVar[list[int] | None] = ContextVar("asks", default=None)
+"""How many requests the current call has sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """A pull that brought less than it asked for, though more was there."""
+
+    end: int
+    sizes: tuple[int, ...]
+    count_max: int
+    bytes_max: int
+
+
 @dataclass(slots=True)
 class _Silent:
     """A member that did not answer a client's last call, and when the client gave up."""
@@ -146,6 +175,15 @@ def _names(queues: Sequence[MessageQueue]) -> str:
     return ", ".join(map(_name, queues)) or "none"
 
 
+def _sizes(messages: bytes | memoryview) -> Iterator[int]:
+    """Yield the size of each message of an answer, as stored; each begins with it."""
+    at = 0
+    while at < len(messages):
+        size = int.from_bytes(messages[at : at + 4], "big")
+        yield size
+        at += max(4, size)
+
+
 class CallRules:
     """The rules, for all clients of one world. `report` gets what was violated.
 
@@ -161,9 +199,19 @@ class CallRules:
         self._addresses: WeakKeyDictionary[Connection, str] = WeakKeyDictionary()
         self._silent: WeakKeyDictionary[BrokerGroupClient, _Silent] = WeakKeyDictionary()
         self._tried_to_commit: WeakKeyDictionary[QueueReader, int | None] = WeakKeyDictionary()
+        self._readers: WeakKeyDictionary[
+            PullConsumer, dict[MessageQueue, ReferenceType[QueueReader]]
+        ] = WeakKeyDictionary()
+        self._pages: WeakKeyDictionary[Connection, OrderedDict[tuple[str, int], _Page]] = (
+            WeakKeyDictionary()
+        )
+        self._looked_up_s: WeakKeyDictionary[NameService, dict[str, float]] = WeakKeyDictionary()
+        self._forgot_s: WeakKeyDictionary[NameService, dict[str, float]] = WeakKeyDictionary()
 
     def asking(self, connection: Connection, command: Command) -> None:
         """A request is about to be sent."""
+        if (asks := _asks.get()) is not None:
+            asks[0] += 1
         if (leading := _leading.get()) is not None and connection in self._addresses:
             leading.asked.add(self._addresses[connection])
             self._tried(leading.client, self._addresses[connection])
@@ -186,6 +234,8 @@ class CallRules:
         if answer.opaque != command.opaque:
             text = f"request {command.opaque} is given the answer to request {answer.opaque}"
             self._report(Violated("answers-fit-their-requests", text))
+        if command.code == RequestCode.PULL_MESSAGE and answer.code == ResponseCode.SUCCESS:
+            self._pulled(connection, command, answer)
         last = self._repeated.setdefault(connection, _Repeated())
         # A message that was stored may be sent again at once: one more of the same.
         is_send = bool(last.request) and last.request[0] in SEND_CODES
@@ -196,6 +246,68 @@ class CallRules:
         refusals = _refusals.get()
         if refusals is not None and answer.code != ResponseCode.SUCCESS:
             refusals.append(answer.code)
+
+    def _pulled(self, connection: Connection, command: Command, answer: Command) -> None:
+        """A pull has brought messages: how large the next one is, the next pull shows.
+
+        What is damaged the client itself will say.
+        """
+        try:
+            request = PullMessage.from_ext(command.ext)
+            response = PullMessageResponse.from_ext(answer.ext)
+            first = next(walk_messages(answer.body)).queue_offset
+        except (CommandError, DamagedMessage, StopIteration):
+            return
+        sizes = tuple(_sizes(answer.body))
+        pages = self._pages.setdefault(connection, OrderedDict())
+        key = request.topic, request.queue_id
+        page = pages.pop(key, None)
+        if page is not None and page.end == request.queue_offset == first:
+            self._check_filled(page, sizes[0], key)
+        count_max = max(1, min(request.max_msg_nums, LIMITS.pull_messages_max))
+        bytes_max = min(request.max_msg_bytes or LIMITS.pull_bytes_max, LIMITS.pull_bytes_max)
+        page = _Page(response.next_begin_offset, sizes, count_max, bytes_max)
+        self._check_filled(page, None, key)
+        is_of_all = request.subscription in (None, "*")
+        if is_of_all and len(sizes) < count_max and page.end < response.max_offset:
+            pages[key] = page
+            if len(pages) > PAGES_MAX:
+                pages.popitem(last=False)
+
+    def _check_filled(self, page: _Page, next_size: int | None, key: tuple[str, int]) -> None:
+        try:
+            check_filled(page.sizes, next_size, page.count_max, page.bytes_max)
+        except Violated as found:
+            text = f"a pull of {key[0]}/{key[1]}, up to {page.end}: {found.finding}"
+            self._report(Violated(found.invariant, text))
+
+    def answers(self, name: str, requests: int) -> None:
+        """A call ends with what a broker has, after it sent so many requests."""
+        if not requests:
+            text = f"{name} is answered, and no broker was asked"
+            self._report(Violated("answers-are-asked-for", text))
+
+    def looked_up(self, names: NameService, topic: str) -> None:
+        """A client has asked name servers for a route."""
+        self._looked_up_s.setdefault(names, {})[topic] = trio.current_time()
+
+    def forgot(self, names: NameService, topic: str) -> None:
+        """A client has found that a route is wrong."""
+        self._forgot_s.setdefault(names, {})[topic] = trio.current_time()
+
+    def routed(self, names: NameService, topic: str, since_s: float) -> None:
+        """A client uses a route that it has asked for at `since_s`."""
+        looked_up_s = self._looked_up_s.get(names, {}).get(topic, -math.inf)
+        if looked_up_s >= since_s:
+            return
+        forgot_s = self._forgot_s.get(names, {}).get(topic, -math.inf)
+        if forgot_s > looked_up_s:
+            text = f"the route of {topic} is used again, which was found to be wrong"
+        elif since_s - looked_up_s > ROUTE_AGE_MAX_S + ROUTE_LATE_S:
+            text = f"a route of {topic} is used that is {since_s - looked_up_s:.0f} s old"
+        else:
+            return
+        self._report(Violated("routes-are-looked-up", f"{text}, and no name server was asked"))
 
     def arrived(self, connection: Connection, opaque: int) -> None:
         """The answer to a request has arrived."""
@@ -254,8 +366,10 @@ class CallRules:
         if isinstance(held, frozenset):
             mine.update(held)
 
-    def reading(self, source: PullConsumer, queue: MessageQueue) -> None:
+    def reading(self, reader: QueueReader) -> None:
         """A consumer begins to read a queue that it is to read in order."""
+        source, queue = attrgetter("_source", "_queue")(reader)
+        self._readers.setdefault(source, {})[queue] = ref(reader)
         if queue not in self._locks.get(source, ()):
             text = f"{_name(queue)} is read in order by a consumer without its lock"
             self._report(Violated("locks-come-first", text))
@@ -284,14 +398,29 @@ class CallRules:
         """A consumer is about to leave its group in good order."""
         readers: dict[MessageQueue, QueueReader] = attrgetter("_readers")(consumer)
         for queue, reader in readers.items():
-            consumed, committed, is_lost = _progress(reader)
-            is_tried = self._tried_to_commit.get(reader) == consumed
-            if consumed not in (None, committed) and not is_lost and not is_tried:
-                text = (
-                    f"a consumer leaves its group, has consumed {_name(queue)} up to {consumed},"
-                    f" committed it up to {committed}, and has not tried to commit the rest"
-                )
+            if left := self._uncommitted(queue, reader):
+                text = f"a consumer leaves its group, {left}"
                 self._report(Violated("who-leaves-has-committed", text))
+
+    def unlocking(self, source: PullConsumer, queues: Collection[MessageQueue]) -> None:
+        """A consumer is about to give locks back."""
+        readers = self._readers.get(source, {})
+        for queue in queues:
+            reader = readers[queue]() if queue in readers else None
+            if reader is not None and (left := self._uncommitted(queue, reader)):
+                text = f"a consumer gives the lock of a queue back, {left}"
+                self._report(Violated("unlocked-is-committed", text))
+
+    def _uncommitted(self, queue: MessageQueue, reader: QueueReader) -> str:
+        """Say what was consumed, is not committed, and was not tried to be; "" if nothing."""
+        consumed, committed, is_lost = _progress(reader)
+        is_tried = self._tried_to_commit.get(reader) == consumed
+        if consumed in (None, committed) or is_lost or is_tried:
+            return ""
+        return (
+            f"has consumed {_name(queue)} up to {consumed}, committed it up to {committed}, and has"
+            " not tried to commit the rest"
+        )
 
     def check_time(self, what: str, since_s: float, may_s: float) -> None:
         """Report what took longer than it may."""
@@ -385,6 +514,68 @@ def _ask(rules: CallRules, call: Call[Command]) -> Call[Command]:
     return called
 
 
+def _names_of(rules: CallRules, call: Any) -> Any:
+    """Watch which routes a client uses, whatever class looks them up."""
+
+    @wraps(call)
+    def called(names: NameService, *args: Any, **options: Any) -> None:
+        call(names, *args, **options)
+        route, forget, ask = names.route, names.forget, names.ask
+
+        async def asked(*args: Any, **ext: Any) -> Any:
+            try:
+                return await ask(*args, **ext)
+            finally:
+                if (topic := ext.get("topic")) is not None:
+                    rules.looked_up(names, topic)
+
+        async def routed(topic: str, *args: Any, **options: Any) -> Any:
+            since_s = trio.current_time()
+            found = await route(topic, *args, **options)
+            rules.routed(names, topic, since_s)
+            return found
+
+        def forgotten(topic: str) -> None:
+            forget(topic)
+            rules.forgot(names, topic)
+
+        vars(names).update(ask=asked, route=routed, forget=forgotten)
+
+    return called
+
+
+def _asking(calls: Sequence[str]) -> Callable[[CallRules, Any], Any]:
+    """Watch that a client's answers are those of brokers, whatever class it is of."""
+
+    def watch(rules: CallRules, call: Any) -> Any:
+        @wraps(call)
+        def called(client: Any, *args: Any, **options: Any) -> None:
+            call(client, *args, **options)
+            for name in calls:
+                vars(client)[name] = _asked(rules, name, getattr(client, name))
+
+        return called
+
+    return watch
+
+
+def _asked(rules: CallRules, name: str, call: Call[Result]) -> Call[Result]:
+    @wraps(call)
+    async def called(*args: Any, **options: Any) -> Result:
+        outer, mine = _asks.get(), [0]
+        token = _asks.set(mine)
+        try:
+            result = await call(*args, **options)
+        finally:
+            _asks.reset(token)
+            if outer is not None:
+                outer[0] += mine[0]
+        rules.answers(name, mine[0])
+        return result
+
+    return called
+
+
 def _at_leader(rules: CallRules, call: Call[Result]) -> Call[Result]:
     """Watch which members are asked as the leader."""
 
@@ -431,13 +622,24 @@ def _lock(rules: CallRules, call: Any) -> Any:
     return called
 
 
+def _unlock(rules: CallRules, call: Call[None]) -> Call[None]:
+    """Watch when a consumer gives its locks back."""
+
+    @wraps(call)
+    async def called(consumer: GroupConsumer, queues: tuple[MessageQueue, ...]) -> None:
+        rules.unlocking(attrgetter("_source")(consumer), queues)
+        await call(consumer, queues)
+
+    return called
+
+
 def _run(rules: CallRules, call: Call[None]) -> Call[None]:
     """Watch which queues are read in order."""
 
     @wraps(call)
     async def called(reader: QueueReader) -> None:
         if attrgetter("_is_ordered")(reader):
-            rules.reading(*attrgetter("_source", "_queue")(reader))
+            rules.reading(reader)
         await call(reader)
 
     return called
@@ -511,7 +713,10 @@ WATCHED: Final[tuple[tuple[type, str, Callable[[CallRules, Any], Any]], ...]] = 
     (Connection, "call", _call),
     (Connection, "_call_for", _call_for),
     (NameService, "ask", _ask),
+    (NameService, "__init__", _names_of),
+    *((kind, "__init__", _asking(calls)) for kind, calls in ASKS),
     (GroupConsumer, "_lock", _lock),
+    (GroupConsumer, "_unlock", _unlock),
     (QueueReader, "run", _run),
     (QueueReader, "commit", _commit),
     (GroupMembership, "__init__", _member),

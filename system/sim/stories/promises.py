@@ -149,6 +149,18 @@ PROMISES: dict[str, Promise] = {
         "A client knows which member has answered.",
         "What is wrong with one member is looked for at another.",
     ),
+    "unlocked-is-committed": Promise(
+        "A consumer gives a queue's lock back after it has committed what it consumed.",
+        "The queue's next owner begins before that: messages are handled twice, out of order.",
+    ),
+    "answers-are-asked-for": Promise(
+        "What a client says of a broker is what the broker has answered to this call.",
+        "Who asks for the leader, or for a queue's end, gets what once was.",
+    ),
+    "routes-are-looked-up": Promise(
+        "A route that was found to be wrong, or is 30 s old, is asked for anew before it is used.",
+        "A client goes on with a broker that is gone, or that leads no more.",
+    ),
     "pulls-are-filled": Promise(
         "A pull brings all that waits, up to the messages and bytes that were asked for.",
         "A consumer needs a round trip for each few messages, or gets more than it has room for.",
