@@ -163,6 +163,17 @@ def load_events(folder: RunFolder) -> pa.Table:
     return _read_table(folder.events_parquet, EVENTS, EVENTS)
 
 
+def load_windows(folder: RunFolder) -> tuple[FaultWindow, ...]:
+    """Read the faults of an exported run.
+
+    Raises:
+        HarnessError: its events were not exported, or a file is damaged.
+    """
+    nemesis = load_nemesis(folder)
+    last_ns = pc.max(nemesis["time_ns"]).as_py() or 0
+    return fault_windows(nemesis, _end_ns(folder.facts(), last_ns))
+
+
 def load_nemesis(folder: RunFolder) -> pa.Table:
     """Read the nemesis' rows of an exported run's events, by index; other rows are not loaded.
 

@@ -278,6 +278,8 @@ def _judge(
         is_timed=history.is_timed,
         initial=initial,
     )
+    if others and source.history.format == Format.RUN.value:
+        context = _of_run(context, source)
     verdicts: list[Verdict] = []
     with _scratch() as folder:
         files = source.files or _write_parts(history.operations, folder)
@@ -293,6 +295,24 @@ def _judge(
                 job = CheckJob(files, {}, _no_log, limited, tuple(checkers))
                 verdicts += engine.run(job, progress)
     return [with_history_state(verdict, history, source.outcomes["ok"]) for verdict in verdicts]
+
+
+def _of_run(context: CheckContext, source: Source) -> CheckContext:
+    """Add when a run was disturbed, and who is to judge which of its topics.
+
+    Without it a checker would take each answer that a fault had delayed for one that is late.
+    """
+    from shaketable.harness.history.export import load_windows  # noqa: PLC0415 - few are of a run
+    from shaketable.harness.history.run_folder import RunFolder  # noqa: PLC0415
+    from shaketable.harness.judging.judge import stored_campaign, with_run  # noqa: PLC0415
+
+    folder = RunFolder(source.history.path)
+    if not folder.campaign_toml.exists():
+        raise UsageError(
+            f"{folder.path}: a run without its campaign.toml, which says what disturbed"
+            " it; only --model can judge it"
+        )
+    return with_run(context, folder, stored_campaign(folder), load_windows(folder))
 
 
 def _compared(

@@ -20,7 +20,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -179,6 +179,28 @@ def render(folder: RunFolder) -> Report:
         ) from error
 
 
+def with_run(
+    context: CheckContext, folder: RunFolder, campaign: Campaign, windows: tuple[FaultWindow, ...]
+) -> CheckContext:
+    """Add what a run's folder says of its faults, elections and clients.
+
+    Raises:
+        UsageError: the workload is not installed here.
+        HarnessError: run.json is damaged.
+    """
+    workload = discovery.get("workloads", campaign.workload)
+    return replace(
+        context,
+        windows=windows,
+        families=_families(windows),
+        final_from_ns=_final_from_ns(folder),
+        elections_ns=tuple(_elections_ns(folder)),
+        stalls=tuple((from_ns, to_ns) for from_ns, to_ns in folder.facts().get("stalls") or ()),
+        patience_ns=int(patience_s_of(campaign.op_timeout_s, workload) * 1e9),
+        topics=topics_of(workload),
+    )
+
+
 def _job(folder: RunFolder, campaign: Campaign, target: Target, exported: Exported) -> CheckJob:
     workload = discovery.get("workloads", campaign.workload)
     nodes = campaigns.node_names(campaign)
@@ -187,17 +209,11 @@ def _job(folder: RunFolder, campaign: Campaign, target: Target, exported: Export
         nodes=nodes,
         committed=committed_indexes(folder),
         promises=campaigns.promises_of(campaign, target) or target.promises,
-        windows=exported.windows,
         faults_asked=tuple(name for name in faults_of(campaign) if name not in unavailable),
         incomplete=exported.incomplete,
-        families=_families(exported.windows),
         logs_declared=isinstance(target, ShowsLogs),
-        final_from_ns=_final_from_ns(folder),
-        elections_ns=tuple(_elections_ns(folder)),
-        stalls=tuple((from_ns, to_ns) for from_ns, to_ns in folder.facts().get("stalls") or ()),
-        patience_ns=int(patience_s_of(campaign.op_timeout_s, workload) * 1e9),
-        topics=topics_of(workload),
     )
+    context = with_run(context, folder, campaign, exported.windows)
     return CheckJob(
         operations=tuple(sorted(folder.operations.glob("*.parquet"))),
         # A missing folder is an unreadable log, never an empty one.
