@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import attrgetter
 
+from shaketable.system.invariants.elections import Elections
+from shaketable.system.invariants.following import Following
 from shaketable.system.invariants.violated import Violated
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.dispatcher import DispatchState, EntryDispatcher
@@ -65,6 +67,10 @@ class Steps:
         """Where the last push to each follower ended, in bytes of the log."""
         self._snapshots: dict[str, int] = {}
         """Where the last snapshot that was sent to each follower ends: the index."""
+        self._unacknowledged: dict[str, tuple[int, float]] = {}
+        """Followers with pushes in flight: what they had acknowledged, and since when no more."""
+        self._refused_at_start: set[str] = set()
+        """Followers that differ from the first entry of this leader's log."""
         self._leading: Leadership | None = None
         self._asked_term = -1
         """The term in which this member, as its leader, asked another to take over."""
@@ -83,6 +89,11 @@ class Steps:
         """The last round that this member, as its leader, has sent."""
         self._voters: tuple[bool, Sequence[EntryDispatcher]] = False, ()
         """Whether this member was a voter after its last step as a leader, and the other voters."""
+        self._elections = Elections(name, core)
+        self._following = Following(name, core)
+        self._commit_index = core.ledger.commit_index
+        self._membership = core.membership
+        """Those after the last step."""
 
     def disk_full(self, is_full: bool) -> None:
         """The member is told that its disk is full, or has room again."""
@@ -90,6 +101,8 @@ class Steps:
 
     def heard(self, message: Message) -> None:
         """A message is about to be handled."""
+        self._elections.heard(message)
+        self._following.heard(message)
         if (
             isinstance(message, VoteResponse)
             and message.granted
@@ -99,6 +112,8 @@ class Steps:
             if self._votes[0] != message.term:
                 self._votes = message.term, set()
             self._votes[1].add(message.voter)
+        if isinstance(message, PushResponse):
+            self._heard_response(message)
         if isinstance(message, PushRequest) and message.term < self._core.term:
             if self._owed_term != self._core.term:
                 self._owed_term = self._core.term
@@ -106,6 +121,40 @@ class Steps:
             _, since_ms = self._owed.get(message.leader, _JUST_HEARD)
             if since_ms is None:  # an answer that waits is replaced by the next one
                 self._owed[message.leader] = _JUST_HEARD
+
+    def _heard_response(self, response: PushResponse) -> None:
+        leading: Leadership | None = _leadership(self._core)
+        if leading is None or response.success or response.term != self._core.term:
+            return
+        dispatcher = leading.dispatchers.get(response.follower)
+        if (
+            dispatcher is not None
+            and dispatcher.state is DispatchState.COMPARE
+            and response.prev_index == dispatcher.next_index - 1 <= self._core.log.start.index
+        ):
+            self._refused_at_start.add(response.follower)
+
+    def ticked(self, now_ms: float) -> None:
+        """Check, after a tick, that a leader sends again what seems lost. Raises Violated."""
+        leading, config = self._leading, self._core.config
+        if leading is None or leading is not _leadership(self._core):
+            return
+        late_ms = config.retransmit_after_ms + 3 * config.heartbeat_interval_ms
+        for peer, (match_index, since_ms) in self._unacknowledged.items():
+            dispatcher = leading.dispatchers.get(peer)
+            if (
+                dispatcher is not None
+                and dispatcher.state is DispatchState.APPEND
+                and dispatcher.match_index == match_index
+                and _in_flight(dispatcher)[0]
+                and now_ms > since_ms + late_ms
+            ):
+                raise Violated(
+                    "lost-pushes-are-sent-again",
+                    f"{peer} has acknowledged no entry after {match_index} for"
+                    f" {now_ms - since_ms:.0f} ms, and is not asked what it has",
+                    self._name,
+                )
 
     def stepped(
         self,
@@ -124,29 +173,39 @@ class Steps:
         self._check_disk(writes, messages, stalled_ms)
         if self._owed:
             self._check_owed(messages, now_ms)
+        self._elections.stepped(messages)
         leading: Leadership | None = _leadership(self._core)
+        self._following.stepped(has_led=leading is not None or self._leading is not None)
         if leading is not None:
             if leading is not self._leading:
                 self._check_votes()
                 self._pushed_to.clear()
                 self._snapshots.clear()
+                self._unacknowledged.clear()
                 self._transfer_due_ms = self._transfer_target = None
                 self._reads, self._round = {}, 0
+            else:
+                self._check_commit(leading, is_single=inputs <= 1)
+                self._check_changes(leading, writes)
             self._check_reads(leading)
             for peer, message in messages:
                 self._sent(leading, peer, message)
             for dispatcher in leading.dispatchers.values():
+                self._note_unacknowledged(dispatcher, now_ms)
                 if dispatcher.state is DispatchState.APPEND:
                     self._check_stream(dispatcher)
                 elif dispatcher.state is DispatchState.INSTALL and inputs <= 1:
                     # After more inputs an acknowledgement may have come behind the heartbeat.
                     self._check_snapshot(dispatcher, messages)
+            self._check_refused(leading, is_single=inputs <= 1)
             self._check_transfer(leading, now_ms, is_single=inputs <= 1)
             self._check_lease(now_ms)
         elif self._leading is not None and self._is_timely:
             self._check_passed_on(self._leading, messages, now_ms)
+        self._refused_at_start.clear()
         self._leading = leading
         self._was_full = self._is_full
+        self._commit_index, self._membership = self._core.ledger.commit_index, self._core.membership
 
     def _check_votes(self) -> None:
         """Who begins to lead a term has the votes of a majority in it (Raft section 5.2)."""
@@ -277,6 +336,27 @@ class Steps:
                 self._name,
             )
 
+    def _note_unacknowledged(self, dispatcher: EntryDispatcher, now_ms: float) -> None:
+        known = self._unacknowledged.get(dispatcher.peer)
+        if dispatcher.state is not DispatchState.APPEND or not _in_flight(dispatcher)[0]:
+            self._unacknowledged.pop(dispatcher.peer, None)
+        elif known is None or known[0] != dispatcher.match_index:
+            self._unacknowledged[dispatcher.peer] = dispatcher.match_index, now_ms
+
+    def _check_refused(self, leading: Leadership, *, is_single: bool) -> None:
+        """Who differs from the first entry that the leader has needs its snapshot (section 7)."""
+        if not is_single or self._core.ledger.snapshot is None:
+            return
+        for peer in self._refused_at_start:
+            dispatcher = leading.dispatchers.get(peer)
+            if dispatcher is not None and dispatcher.state is DispatchState.COMPARE:
+                raise Violated(
+                    "snapshots-go-out-at-once",
+                    f"{peer} has another log before entry {self._core.log.start.index + 1}, the"
+                    " first that is left, and is asked again instead of sent the snapshot",
+                    self._name,
+                )
+
     def _has_room(self, dispatcher: EntryDispatcher) -> bool:
         pushes, in_flight_bytes, is_probing = _in_flight(dispatcher)
         config = self._core.config
@@ -314,6 +394,62 @@ class Steps:
                 f" {dispatcher.next_index - 1}, and is sent none",
                 self._name,
             )
+
+    # ---- what is committed ------------------------------------------------------------
+
+    def _check_commit(self, leading: Leadership, *, is_single: bool) -> None:
+        """A leader commits what a majority has, from an entry of its own term on (figure 8).
+
+        After more inputs a voter may have turned out to have lost what it had acknowledged.
+        """
+        core, index = self._core, self._core.ledger.commit_index
+        if index == self._commit_index:
+            return
+        if index < leading.first_index:
+            raise Violated(
+                "commits-begin-with-the-term",
+                f"it commits entry {index} by counting, of an earlier term; its own term begins"
+                f" with entry {leading.first_index}",
+                self._name,
+            )
+        if is_single and not any(
+            self._has_majority(leading, membership, index)
+            for membership in (core.membership, self._membership)
+        ):
+            held = {peer: each.match_index for peer, each in leading.dispatchers.items()}
+            raise Violated(
+                "a-majority-has-what-is-committed",
+                f"it commits entry {index}; its own are durable up to {core.ledger.durable_index},"
+                f" those of others up to {held}, of {core.membership}",
+                self._name,
+            )
+
+    def _has_majority(self, leading: Leadership, membership: Membership, index: int) -> bool:
+        has = int(self._name in membership.voters and self._core.ledger.durable_index >= index)
+        for voter in membership.voters:
+            dispatcher = leading.dispatchers.get(voter)
+            has += dispatcher is not None and dispatcher.match_index >= index
+        return has >= membership.quorum
+
+    def _check_changes(self, leading: Leadership, writes: Sequence[Write]) -> None:
+        """A leader changes the membership once an entry of its term, and the last, is committed."""
+        index = self._core.ledger.commit_index
+        changes = [
+            change
+            for each in writes
+            if isinstance(each, Append)
+            for change in each.batch.memberships
+        ]
+        for at, _ in changes:
+            before = max((known for known, _ in self._memberships if known < at), default=-1)
+            if index < leading.first_index or index < before:
+                raise Violated(
+                    "changes-come-one-by-one",
+                    f"it changes the membership with entry {at}, and has committed entries up to"
+                    f" {index}: its term begins with entry {leading.first_index}, and entry"
+                    f" {before} is the change before",
+                    self._name,
+                )
 
     # ---- reads ------------------------------------------------------------------------
 

@@ -91,6 +91,7 @@ class SelfWatch:
             check_woken(self.name, broker)
             check_bounds(self.name, broker, core)
             check_transfer(self.name, core, now_ms)
+            self._steps.ticked(now_ms)
 
     def took(self, core: RaftCore, effects: BrokerEffects, now_ms: float, inputs: int) -> None:
         """Check a step. Raises InvariantError."""

@@ -393,6 +393,7 @@ class SimMember:
             check_woken(self.name, self.broker)
             check_stalled(self.shadow, self.core, self.flush.waiting_ms)
             check_transfer(self.name, self.core, local_ms)
+            self.steps.ticked(local_ms)
             self.pump()
         self._set_timer()
 

@@ -189,6 +189,43 @@ PROMISES: dict[str, Promise] = {
         "A follower acknowledges an entry only once the entry is on its own disk.",
         "The leader counts copies that a crash takes away: a majority that is none.",
     ),
+    "commits-begin-with-the-term": Promise(
+        "A leader commits entries of earlier terms together with one of its own term only.",
+        "What a majority has of an earlier term can still be overwritten (Raft figure 8).",
+    ),
+    "a-majority-has-what-is-committed": Promise(
+        "A leader commits what a majority of the voters has on its disks.",
+        "The next leader may lack what was acknowledged.",
+    ),
+    "changes-come-one-by-one": Promise(
+        "A leader changes the membership after an entry of its term, and the last change, is"
+        " committed.",
+        "Two majorities that share no member could each commit entries of their own.",
+    ),
+    "lost-pushes-are-sent-again": Promise(
+        "A leader compares logs again with a follower that acknowledges nothing for a while.",
+        "A follower that lost pushes on the way stays behind, until something new is appended.",
+    ),
+    "votes-go-to-complete-logs": Promise(
+        "A member votes for who has at least all that it has itself.",
+        "A leader may be elected that lacks what was acknowledged.",
+    ),
+    "candidates-show-their-logs": Promise(
+        "A candidate asks for votes with the end of its own log.",
+        "Who lacks entries is elected as if it had them.",
+    ),
+    "voters-stand": Promise(
+        "Only a member that is a voter stands for leadership.",
+        "A member that still catches up, or was removed, disturbs the group.",
+    ),
+    "later-terms-are-taken-on": Promise(
+        "A member that hears of a later term takes it on.",
+        "A leader that was replaced goes on as if it led.",
+    ),
+    "followers-commit-what-they-share": Promise(
+        "A follower takes for committed what its leader committed, as far as their logs agree.",
+        "It serves entries of an older leader that are to be overwritten.",
+    ),
     "votes-make-leaders": Promise(
         "A member leads a term only with the votes of a majority in that term.",
         "Two leaders of one term would each commit entries of their own.",

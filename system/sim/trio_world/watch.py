@@ -176,6 +176,8 @@ class Watch:
             check_answered(self._name, broker, now_ms)
             check_woken(self._name, broker)
             check_bounds(self._name, broker, core)
+            if self.steps is not None:
+                self.steps.ticked(now_ms)
             self._reporter.served(broker)
         except Violated as found:
             self._reporter.violated(found)
