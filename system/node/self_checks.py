@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Final
 
 from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.effects import BrokerEffects
@@ -37,9 +38,12 @@ from shaketable.system.invariants.violated import Violated
 from shaketable.system.mutants import Mutant
 from shaketable.system.node.watched_broker import watched
 from shaketable.system.raft.core import RaftCore
-from shaketable.system.raft.protocol import InvariantError, Message, SaveState, Write
+from shaketable.system.raft.protocol import InvariantError, Message, Role, SaveState, Write
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.state_files import HardState
+
+TICKS_LATE: Final = 3
+"""A leader looks at its disk once in a heartbeat interval; so many are allowed."""
 
 
 class SelfWatch:
@@ -56,6 +60,8 @@ class SelfWatch:
         self._first_write: int | None = None
         self._carried_out = self._synced = 0
         """How many writes the disk has carried out, and how many it has reported."""
+        self._waits: tuple[int, float] | None = None
+        """The writes up to a number wait for the disk, since when."""
         self.durable_index = -1
         self.state = HardState()
 
@@ -92,6 +98,16 @@ class SelfWatch:
             check_bounds(self.name, broker, core)
             check_transfer(self.name, core, now_ms)
             self._steps.ticked(now_ms)
+            self._check_stalled(core, now_ms)
+
+    def _check_stalled(self, core: RaftCore, now_ms: float) -> None:
+        """A leader whose disk stalls steps down at a tick, however late (DLEDGER.md E15)."""
+        if self._waits is None or core.role is not Role.LEADER:
+            return
+        config, waited_ms = core.config, now_ms - self._waits[1]
+        if waited_ms > config.disk_stall_max_ms + TICKS_LATE * config.heartbeat_interval_ms:
+            what = f"a write waits for {waited_ms:.0f} ms"
+            raise Violated("stalled-disk-leads-not", what, self.name)
 
     def took(self, core: RaftCore, effects: BrokerEffects, now_ms: float, inputs: int) -> None:
         """Check a step. Raises InvariantError."""
@@ -99,6 +115,8 @@ class SelfWatch:
             if self._first_write is None:
                 self._first_write = effects.write_seq - len(effects.writes) + 1
             self._writes.extend(effects.writes)
+            if self._waits is None:
+                self._waits = effects.write_seq, now_ms
         if self._steps is None:
             return
         stalled_ms = 1.0 if self._writes else 0.0  # for how long is not judged here
@@ -114,7 +132,6 @@ class SelfWatch:
 
     def synced(self, write_seq: int, now_ms: float | None) -> None:
         """Note what is durable. Raises InvariantError: the disk has not seen it."""
-        del now_ms
         if self._first_write is None:
             return
         with _as_invariant_error():
@@ -122,6 +139,11 @@ class SelfWatch:
         done = write_seq - self._first_write + 1 - self._synced
         self._synced += done
         note_synced(self, [self._writes.popleft() for _ in range(done)])
+        last_seq = self._first_write + self._synced - 1 + len(self._writes)
+        if not self._writes or now_ms is None:
+            self._waits = None
+        elif self._waits is not None and write_seq >= self._waits[0]:
+            self._waits = last_seq, now_ms
 
     def carried_out(self, count: int) -> None:
         """The disk has carried out so many writes more. Called in the disk's thread."""
