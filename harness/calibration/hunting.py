@@ -222,7 +222,7 @@ def _arguments(hunt: Hunt, seed: str) -> list[str]:
     # The local engine runs the same checks; starting a JVM would take longer than most runs.
     arguments = ["--target", hunt.target, "--name", hunt.id, "--seed", seed, "--engine", "local"]
     if hunt.bug != CLEAN:
-        arguments += ["--mutant", hunt.bug]
+        arguments += ["--mutant", hunt.bug, "--stop-at-first-violation"]
     if hunt.method in IN_SIM:
         arguments += ["--world", "sim"]
     if hunt.method not in OF_DEFAULT:

@@ -111,9 +111,14 @@ class WorldWithWorkers(RunWorld, Protocol):
     workers: WorkerGroup
 
 
-def is_broken(world: RunWorld) -> bool:
+def is_own_fault(ended: Exit) -> bool:
     """True if a node ended because of a bug that it detected itself: it may never come back."""
-    return any(ended.cause and not ended.excuse for ended in world.exits)
+    return bool(ended.cause) and not ended.excuse
+
+
+def is_broken(world: RunWorld) -> bool:
+    """True if any node ended because of a bug that it detected itself."""
+    return any(map(is_own_fault, world.exits))
 
 
 class RunWorkers(Protocol):

@@ -43,7 +43,7 @@ from shaketable.harness.runtime.nemesis import Tally
 from shaketable.harness.runtime.observer import RETRY, Counts, Observer
 from shaketable.harness.runtime.online import JudgeProgram, OnlineRun
 from shaketable.harness.runtime.processes.limited_processes import resident_bytes
-from shaketable.harness.runtime.rig import Rig, build
+from shaketable.harness.runtime.rig import Rig, build, is_own_fault
 
 SHUTDOWN_TIMEOUT_S = 60.0
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -79,6 +79,8 @@ class _Progress:
     problems: list[str] = field(default_factory=list)
     watch: Watch | None = None
     stopped_at: str | None = None
+    told: set[str] = field(default_factory=set)
+    """What was told of rules of their own that clients broke: each rule once."""
 
     def stop_at(self, text: str) -> None:
         """End the chaos: a violation was seen."""
@@ -86,13 +88,23 @@ class _Progress:
             self.stopped_at = text
             self.shaking.cancel()
 
-    def look(self, is_to_stop: bool) -> None:
+    def look(self, rig: Rig, *, may_stop: bool = True) -> None:
         """Look for violations while clients work; end the chaos at the first one if asked to."""
-        if self.watch is None:
-            return
-        self.watch.look()
-        if is_to_stop and self.watch.seen:
-            self.stop_at(self.watch.seen[0].text)
+        found: list[str] = []
+        if self.watch is not None:
+            self.watch.look()
+            found += [sighting.text for sighting in self.watch.seen]
+        broken = rig.workers.violated()
+        of_clients = [f"clients broke {each.invariant}: {each.finding}" for each in broken]
+        for text in of_clients:
+            if text not in self.told:
+                rig.observer.note(text)
+        self.told.update(of_clients)
+        found += of_clients
+        found += [f"node {ended}" for ended in rig.world.exits if is_own_fault(ended)]
+        found += [f"{each.invariant}: {each.finding}" for each in rig.world.broken()]
+        if found and may_stop and rig.campaign.stop_at_first_violation:
+            self.stop_at(found[0])
 
 
 async def run_campaign(
@@ -178,7 +190,7 @@ def _pids(rig: Rig, online: OnlineRun) -> Mapping[str, int]:
 
 async def _run_phases(rig: Rig, progress: _Progress, online: OnlineRun) -> None:
     campaign = rig.campaign
-    look = partial(progress.look, campaign.stop_at_first_violation)
+    look = partial(progress.look, rig)
     with progress.shaking:
         with _phase(rig, "setup", None):
             is_served = await phases.set_up(rig)
@@ -203,7 +215,7 @@ async def _run_phases(rig: Rig, progress: _Progress, online: OnlineRun) -> None:
     with _phase(rig, "heal", None):
         progress.problems += await phases.heal(rig)
     with _phase(rig, "drain", None):
-        async with phases.reporting_counts(rig, partial(progress.look, False)):
+        async with phases.reporting_counts(rig, partial(progress.look, rig, may_stop=False)):
             progress.is_drained = await phases.drain(rig)
 
 
@@ -311,7 +323,8 @@ REPORTED_MAX: Final = 5
 KEPT_MAX: Final = 100
 """The first ones are kept for run.json; all are counted."""
 NOT_WATCHED: Final = (
-    "--stop-at-first-violation has no effect: nothing of this campaign is judged before its end"
+    "what the clients of this campaign do is judged at its end: --stop-at-first-violation ends it"
+    " at a rule that a node or a client checks itself"
 )
 JUDGED: Final = frozenset({"append", "read", "end"})
 CHECKER: Final = "linearizable-log"

@@ -69,7 +69,9 @@ def test_a_planted_bug_is_seen_while_clients_work_and_may_end_the_run(tmp_path: 
     assert facts["stopped_at"] is None
     again, _, early = run(tmp_path, campaign(**bug, stop_at_first_violation=True))
     assert early["status"] == "complete"
-    assert early["stopped_at"] == facts["seen_live"]["first"][0]["text"]
+    seen = [facts["seen_live"]["first"][0]["text"]]
+    seen += [f"{each['invariant']}: {each['finding']}" for each in early["broken"]]
+    assert early["stopped_at"] in seen
     phases = {span["name"]: span["stop_ns"] - span["start_ns"] for span in early["phases"]}
     assert {"heal", "drain"} <= phases.keys(), "faults are undone, and clients finish"
     assert phases["chaos"] < 18e9 - 1e9
@@ -86,6 +88,17 @@ def test_of_a_combined_workload_the_log_alone_is_watched(tmp_path: Path) -> None
     seen = [note for note in notes if note.startswith("violation seen: ")]
     assert seen
     assert all(note.startswith("violation seen: log/") for note in seen)
+
+
+def test_a_rule_that_a_client_breaks_may_end_the_run(tmp_path: Path) -> None:
+    shaken = campaign(
+        mutant="answers-by-arrival", workload="queue-push", stop_at_first_violation=True
+    )
+    _, _, facts = run(tmp_path, shaken)
+    assert facts["stopped_at"].startswith("answers-fit-their-requests: request ")
+    assert facts["broken"][0]["invariant"] == "answers-fit-their-requests"
+    chaos = next(span for span in facts["phases"] if span["name"] in ("steady", "chaos"))
+    assert chaos["stop_ns"] - chaos["start_ns"] < 5e9
 
 
 @pytest.mark.parametrize(
