@@ -46,8 +46,9 @@ BOUND_NS: Final = 1_000_000_000
 SETTLED_NS: Final = 2_000_000_000
 """For so long after a fault a leader may leave open whether something was done: it waits for a
 majority that it has lost."""
-OPEN: Final = r"^code \d+: "
-"""The error of an answer that leaves open whether it was done, as clients report it."""
+OPEN: Final = r"^code \d+: [^\[]"
+"""The error of an answer that leaves open whether it was done, as clients report it. One that names
+a code of DLedger (501, no quorum in term; 502, none in time) tells why."""
 OPEN_MIN: Final = 2
 """Fewer such answers to one request may be due to its leader."""
 ASKED: Final = ("misrequest", "delete-topic")

@@ -1,5 +1,7 @@
 """Invariants of one member's part in elections: who stands, with which log, and who gets its vote.
 
+What it decides is checked after each input, and what it sends at each step.
+
 Source: Raft sections 5.2 and 5.4.1; Ongaro's dissertation sections 3.10, 4.2.1 and 9.6.
 """
 
@@ -21,7 +23,7 @@ from shaketable.system.raft.protocol import (
 )
 
 REQUESTS_MAX: Final = 1_000
-"""Requests for votes that are remembered; then all are forgotten, and none is judged by them."""
+"""Requests for votes of each kind that are remembered: the latest."""
 ENDS_MAX: Final = 100
 """Ends of its log that are remembered: requests that wait for a write are fewer."""
 
@@ -32,7 +34,7 @@ class Elections:
     def __init__(self, name: str, core: RaftCore) -> None:
         self._name = name
         self._core = core
-        self._complete: set[tuple[str, int, bool]] = set()
+        self._complete: dict[tuple[str, int, bool], None] = {}
         self._older: dict[tuple[str, int, bool], str] = {}
         """Requests for votes (candidate, term, whether a pre-vote), by whether the candidate's log
         was at least as up to date as this member's."""
@@ -40,7 +42,8 @@ class Elections:
         """The latest term that a pre-vote was granted for, and who granted it."""
         self._handed_term = -1
         """The latest term in which a leader asked this member to take over."""
-        self._membership = core.membership
+        self._role, self._term, self._membership = core.role, core.term, core.membership
+        """Those after the last input."""
         self._ends: deque[tuple[int, int]] = deque(maxlen=ENDS_MAX)
         """Term and index of the last entry, each time that it stood: a request may wait long."""
 
@@ -61,24 +64,36 @@ class Elections:
         key = request.candidate, request.term, request.pre_vote
         own, other = _end_of(self._core), (request.last_term, request.last_index)
         if other >= own:
-            self._complete.add(key)
+            self._complete[key] = None
         else:
-            self._older[key] = f"ends with entry {other[1]} of term {other[0]}, its own with" + (
-                f" {own[1]} of term {own[0]}"
+            self._older[key] = (
+                f"ends with entry {other[1]} of term {other[0]}, its own with {own[1]} of term"
+                f" {own[0]}"
             )
-        if len(self._complete) + len(self._older) > REQUESTS_MAX:
-            self._complete.clear()
-            self._older.clear()
+        for known in (self._complete, self._older):
+            if len(known) > REQUESTS_MAX:
+                del known[next(iter(known))]
+
+    def handled(self) -> None:
+        """Check what follows from an input. Raises Violated."""
+        self._note_end()
+        core = self._core
+        role, self._role = self._role, core.role
+        term, self._term = self._term, core.term
+        memberships = core.membership, self._membership
+        self._membership = core.membership
+        if core.role is Role.CANDIDATE and role is not Role.CANDIDATE:
+            self._check_stands(*memberships)
+        if core.term > term and core.voted_for == self._name:
+            self._check_campaign(*memberships)
 
     def stepped(self, messages: Sequence[tuple[str, Message]]) -> None:
         """Check what a step sends. Raises Violated."""
-        self._note_end()
         for peer, message in messages:
             if isinstance(message, VoteResponse):
                 self._check_vote(peer, message)
             elif isinstance(message, VoteRequest):
-                self._check_candidate(message)
-        self._membership = self._core.membership
+                self._check_log(message)
 
     def _note_end(self) -> None:
         if self._core.role is Role.CANDIDATE:
@@ -97,38 +112,38 @@ class Elections:
                 self._name,
             )
 
-    def _check_candidate(self, request: VoteRequest) -> None:
-        """A voter stands, with its own log, and as others would vote for it (9.6)."""
-        core, name = self._core, self._name
-        is_asking = core.role is Role.CANDIDATE and (request.pre_vote or request.term == core.term)
-        if not is_asking:
-            return  # what it asked before waited for a write
-        memberships: tuple[Membership, ...] = (core.membership, self._membership)
+    def _check_stands(self, *memberships: Membership) -> None:
+        """Only a voter stands, and one whose removal is not committed (4.2.2)."""
+        core = self._core
         index, _ = core.membership_at(core.log.end_index)
-        if index > core.ledger.commit_index:  # one whose removal is not committed stands as well
+        if index > core.ledger.commit_index:
             memberships = *memberships, core.membership_at(index - 1)[1]
-        if not any(name in each.voters for each in memberships):
-            raise Violated("voters-stand", f"it stands in term {request.term}, as no voter", name)
-        if (request.last_term, request.last_index) not in self._ends:
-            end_term, end_index = _end_of(core)
-            raise Violated(
-                "candidates-show-their-logs",
-                f"it stands with a log up to entry {request.last_index} of term"
-                f" {request.last_term}, and its log ends with entry {end_index} of term {end_term}",
-                name,
-            )
-        if request.pre_vote:
-            return
-        if request.is_transfer:
-            is_allowed = self._handed_term >= request.term - 1
-        else:
-            is_allowed = any(self._would_win(each, request.term) for each in memberships)
-        if not is_allowed:
+        if not any(self._name in each.voters for each in memberships):
+            what = f"it stands for the term after {core.term}, and is no voter"
+            raise Violated("voters-stand", what, self._name)
+
+    def _check_campaign(self, *memberships: Membership) -> None:
+        """Who campaigns would win, or was asked to lead (9.6, 3.10)."""
+        term = self._core.term
+        is_asked = self._handed_term >= term - 1
+        if not is_asked and not any(self._would_win(each, term) for each in memberships):
             raise Violated(
                 "pre-vote-before-campaign",
-                f"it campaigns in term {request.term}, and neither would a majority vote for it"
-                " nor was it asked to lead",
-                name,
+                f"it campaigns in term {term}, and neither would a majority vote for it nor was it"
+                " asked to lead",
+                self._name,
+            )
+
+    def _check_log(self, request: VoteRequest) -> None:
+        """A candidate shows where its log ended as it stood: the request may have waited."""
+        if (request.last_term, request.last_index) not in self._ends:
+            end_term, end_index = _end_of(self._core)
+            raise Violated(
+                "candidates-show-their-logs",
+                f"it stands in term {request.term} with a log up to entry {request.last_index} of"
+                f" term {request.last_term}, and its log ends with entry {end_index} of term"
+                f" {end_term}",
+                self._name,
             )
 
     def _would_win(self, membership: Membership, term: int) -> bool:

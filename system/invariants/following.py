@@ -11,6 +11,7 @@ from shaketable.system.raft.protocol import (
     Message,
     PushRequest,
     PushResponse,
+    Role,
     SnapshotRequest,
 )
 
@@ -26,6 +27,7 @@ class Following:
         self._told_index = self._matched_index = -1
         """What that leader called committed, and up to where its log is known to be ours."""
         self._commit_index = core.ledger.commit_index
+        self._has_led = False
         self._later: tuple[int, str] = (-1, "")
         """The latest term that a message came from, and which message."""
 
@@ -56,8 +58,8 @@ class Following:
         log = self._core.log
         return index <= log.start.index or (index <= log.end_index and log.term_at(index) == term)
 
-    def stepped(self, *, has_led: bool) -> None:
-        """Check a step; `has_led`: the member led before it, or does now. Raises Violated."""
+    def handled(self) -> None:
+        """Check what follows from an input. Raises Violated."""
         core, name = self._core, self._name
         if core.term < self._later[0]:
             raise Violated(
@@ -67,12 +69,14 @@ class Following:
                 name,
             )
         before, index = self._commit_index, core.ledger.commit_index
+        has_led, self._has_led = self._has_led, core.role is Role.LEADER
         self._commit_index = index
         known = min(self._told_index, self._matched_index)
-        if not has_led and index > max(before, known):
+        if not (has_led or self._has_led) and index > max(before, known):
             raise Violated(
                 "followers-commit-what-they-share",
-                f"it takes entry {index} for committed; its leader called {self._told_index}"
-                f" committed, and has the same log up to {self._matched_index}",
+                f"it takes entry {index} for committed; the leader of term {self._term} called"
+                f" {self._told_index} committed, and their logs are the same up to"
+                f" {self._matched_index}",
                 name,
             )

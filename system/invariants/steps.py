@@ -13,10 +13,11 @@ from operator import attrgetter
 
 from shaketable.system.invariants.elections import Elections
 from shaketable.system.invariants.following import Following
+from shaketable.system.invariants.leading import LeadersDecisions, can_lead
 from shaketable.system.invariants.violated import Violated
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.dispatcher import DispatchState, EntryDispatcher
-from shaketable.system.raft.leadership import Leadership, Transfer
+from shaketable.system.raft.leadership import Leadership
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import (
     Append,
@@ -36,9 +37,9 @@ from shaketable.system.raft.protocol import (
 )
 
 _changes = attrgetter("_indices", "_memberships")
-_failed_ms = attrgetter("_failed_ms")
 _in_flight = attrgetter("_in_flight", "_in_flight_bytes", "_is_probing")
 _leadership = attrgetter("_leadership")
+_now_ms = attrgetter("_now_ms")
 _reads = attrgetter("_open", "_new")
 _term = attrgetter("_term")
 
@@ -67,15 +68,9 @@ class Steps:
         """Where the last push to each follower ended, in bytes of the log."""
         self._snapshots: dict[str, int] = {}
         """Where the last snapshot that was sent to each follower ends: the index."""
-        self._unacknowledged: dict[str, tuple[int, float]] = {}
-        """Followers with pushes in flight: what they had acknowledged, and since when no more."""
-        self._refused_at_start: set[str] = set()
-        """Followers that differ from the first entry of this leader's log."""
         self._leading: Leadership | None = None
         self._asked_term = -1
         """The term in which this member, as its leader, asked another to take over."""
-        self._transfer_due_ms: float | None = None
-        self._transfer_target: str | None = None
         self._owed: dict[str, tuple[int, float | None]] = {}
         """Leaders of older terms that are to be told of this one: the last write when one pushed
         (-1: not known yet), and since when that is durable."""
@@ -91,9 +86,7 @@ class Steps:
         """Whether this member was a voter after its last step as a leader, and the other voters."""
         self._elections = Elections(name, core)
         self._following = Following(name, core)
-        self._commit_index = core.ledger.commit_index
-        self._membership = core.membership
-        """Those after the last step."""
+        self._decisions = LeadersDecisions(name, core)
 
     def disk_full(self, is_full: bool) -> None:
         """The member is told that its disk is full, or has room again."""
@@ -112,8 +105,7 @@ class Steps:
             if self._votes[0] != message.term:
                 self._votes = message.term, set()
             self._votes[1].add(message.voter)
-        if isinstance(message, PushResponse):
-            self._heard_response(message)
+        self._decisions.heard(message)
         if isinstance(message, PushRequest) and message.term < self._core.term:
             if self._owed_term != self._core.term:
                 self._owed_term = self._core.term
@@ -122,39 +114,19 @@ class Steps:
             if since_ms is None:  # an answer that waits is replaced by the next one
                 self._owed[message.leader] = _JUST_HEARD
 
-    def _heard_response(self, response: PushResponse) -> None:
-        leading: Leadership | None = _leadership(self._core)
-        if leading is None or response.success or response.term != self._core.term:
-            return
-        dispatcher = leading.dispatchers.get(response.follower)
-        if (
-            dispatcher is not None
-            and dispatcher.state is DispatchState.COMPARE
-            and response.prev_index == dispatcher.next_index - 1 <= self._core.log.start.index
-        ):
-            self._refused_at_start.add(response.follower)
+    def handled(self) -> None:
+        """Check what the member has decided after an input. Raises Violated.
+
+        To be called after each input; a step may have several.
+        """
+        now_ms: float = _now_ms(self._core)
+        self._elections.handled()
+        self._following.handled()
+        self._decisions.handled(now_ms)
 
     def ticked(self, now_ms: float) -> None:
-        """Check, after a tick, that a leader sends again what seems lost. Raises Violated."""
-        leading, config = self._leading, self._core.config
-        if leading is None or leading is not _leadership(self._core):
-            return
-        late_ms = config.retransmit_after_ms + 3 * config.heartbeat_interval_ms
-        for peer, (match_index, since_ms) in self._unacknowledged.items():
-            dispatcher = leading.dispatchers.get(peer)
-            if (
-                dispatcher is not None
-                and dispatcher.state is DispatchState.APPEND
-                and dispatcher.match_index == match_index
-                and _in_flight(dispatcher)[0]
-                and now_ms > since_ms + late_ms
-            ):
-                raise Violated(
-                    "lost-pushes-are-sent-again",
-                    f"{peer} has acknowledged no entry after {match_index} for"
-                    f" {now_ms - since_ms:.0f} ms, and is not asked what it has",
-                    self._name,
-                )
+        """Check a tick, after it. Raises Violated."""
+        self._decisions.ticked(now_ms)
 
     def stepped(
         self,
@@ -169,43 +141,35 @@ class Steps:
 
         `now_ms` is the member's own clock, `stalled_ms` how long a write has waited by it.
         """
+        self.handled()
         self._check_membership(writes)
         self._check_disk(writes, messages, stalled_ms)
         if self._owed:
             self._check_owed(messages, now_ms)
         self._elections.stepped(messages)
         leading: Leadership | None = _leadership(self._core)
-        self._following.stepped(has_led=leading is not None or self._leading is not None)
         if leading is not None:
             if leading is not self._leading:
                 self._check_votes()
                 self._pushed_to.clear()
                 self._snapshots.clear()
-                self._unacknowledged.clear()
-                self._transfer_due_ms = self._transfer_target = None
                 self._reads, self._round = {}, 0
             else:
-                self._check_commit(leading, is_single=inputs <= 1)
                 self._check_changes(leading, writes)
             self._check_reads(leading)
             for peer, message in messages:
                 self._sent(leading, peer, message)
             for dispatcher in leading.dispatchers.values():
-                self._note_unacknowledged(dispatcher, now_ms)
                 if dispatcher.state is DispatchState.APPEND:
                     self._check_stream(dispatcher)
                 elif dispatcher.state is DispatchState.INSTALL and inputs <= 1:
                     # After more inputs an acknowledgement may have come behind the heartbeat.
                     self._check_snapshot(dispatcher, messages)
-            self._check_refused(leading, is_single=inputs <= 1)
-            self._check_transfer(leading, now_ms, is_single=inputs <= 1)
             self._check_lease(now_ms)
         elif self._leading is not None and self._is_timely:
             self._check_passed_on(self._leading, messages, now_ms)
-        self._refused_at_start.clear()
         self._leading = leading
         self._was_full = self._is_full
-        self._commit_index, self._membership = self._core.ledger.commit_index, self._core.membership
 
     def _check_votes(self) -> None:
         """Who begins to lead a term has the votes of a majority in it (Raft section 5.2)."""
@@ -336,27 +300,6 @@ class Steps:
                 self._name,
             )
 
-    def _note_unacknowledged(self, dispatcher: EntryDispatcher, now_ms: float) -> None:
-        known = self._unacknowledged.get(dispatcher.peer)
-        if dispatcher.state is not DispatchState.APPEND or not _in_flight(dispatcher)[0]:
-            self._unacknowledged.pop(dispatcher.peer, None)
-        elif known is None or known[0] != dispatcher.match_index:
-            self._unacknowledged[dispatcher.peer] = dispatcher.match_index, now_ms
-
-    def _check_refused(self, leading: Leadership, *, is_single: bool) -> None:
-        """Who differs from the first entry that the leader has needs its snapshot (section 7)."""
-        if not is_single or self._core.ledger.snapshot is None:
-            return
-        for peer in self._refused_at_start:
-            dispatcher = leading.dispatchers.get(peer)
-            if dispatcher is not None and dispatcher.state is DispatchState.COMPARE:
-                raise Violated(
-                    "snapshots-go-out-at-once",
-                    f"{peer} has another log before entry {self._core.log.start.index + 1}, the"
-                    " first that is left, and is asked again instead of sent the snapshot",
-                    self._name,
-                )
-
     def _has_room(self, dispatcher: EntryDispatcher) -> bool:
         pushes, in_flight_bytes, is_probing = _in_flight(dispatcher)
         config = self._core.config
@@ -395,41 +338,7 @@ class Steps:
                 self._name,
             )
 
-    # ---- what is committed ------------------------------------------------------------
-
-    def _check_commit(self, leading: Leadership, *, is_single: bool) -> None:
-        """A leader commits what a majority has, from an entry of its own term on (figure 8).
-
-        After more inputs a voter may have turned out to have lost what it had acknowledged.
-        """
-        core, index = self._core, self._core.ledger.commit_index
-        if index == self._commit_index:
-            return
-        if index < leading.first_index:
-            raise Violated(
-                "commits-begin-with-the-term",
-                f"it commits entry {index} by counting, of an earlier term; its own term begins"
-                f" with entry {leading.first_index}",
-                self._name,
-            )
-        if is_single and not any(
-            self._has_majority(leading, membership, index)
-            for membership in (core.membership, self._membership)
-        ):
-            held = {peer: each.match_index for peer, each in leading.dispatchers.items()}
-            raise Violated(
-                "a-majority-has-what-is-committed",
-                f"it commits entry {index}; its own are durable up to {core.ledger.durable_index},"
-                f" those of others up to {held}, of {core.membership}",
-                self._name,
-            )
-
-    def _has_majority(self, leading: Leadership, membership: Membership, index: int) -> bool:
-        has = int(self._name in membership.voters and self._core.ledger.durable_index >= index)
-        for voter in membership.voters:
-            dispatcher = leading.dispatchers.get(voter)
-            has += dispatcher is not None and dispatcher.match_index >= index
-        return has >= membership.quorum
+    # ---- changes of members -----------------------------------------------------------
 
     def _check_changes(self, leading: Leadership, writes: Sequence[Write]) -> None:
         """A leader changes the membership once an entry of its term, and the last, is committed."""
@@ -487,41 +396,6 @@ class Steps:
                 self._name,
             )
 
-    def _check_transfer(self, leading: Leadership, now_ms: float, *, is_single: bool) -> None:
-        """A leader that must step down chooses the voter that lacks least.
-
-        After more inputs another voter may have acknowledged more than when it was chosen.
-        """
-        transfer = leading.transfer
-        due_ms, target = transfer.due_ms, transfer.target
-        is_new = target is not None and due_ms != self._transfer_due_ms
-        self._check_timeout(transfer, now_ms)
-        self._transfer_due_ms, self._transfer_target = due_ms, target
-        if (
-            not is_new
-            or not is_single
-            or not transfer.must_step_down
-            or target not in leading.dispatchers
-        ):
-            return
-        match = leading.dispatchers[target].match_index
-        for voter in leading.voting:
-            if voter.match_index > match and self._can_lead(transfer, voter, now_ms):
-                raise Violated(
-                    "the-nearest-takes-over",
-                    f"{target} is to lead, which has entries up to {match}; {voter.peer} has those"
-                    f" up to {voter.match_index}",
-                    self._name,
-                )
-
-    def _check_timeout(self, transfer: Transfer, now_ms: float) -> None:
-        """Nothing moves a transfer's timeout (`check_transfer`: then it is given up)."""
-        due_ms, before_ms, target = transfer.due_ms, self._transfer_due_ms, transfer.target
-        is_same = target is not None and target == self._transfer_target
-        if is_same and before_ms is not None and now_ms < before_ms != due_ms:
-            what = f"the transfer to {target} was given more time"
-            raise Violated("transfers-are-given-up", what, self._name)
-
     def _check_passed_on(self, leading: Leadership, messages: Messages, now_ms: float) -> None:
         """A leader that steps down by itself asks a voter that has its whole log to lead."""
         core = self._core
@@ -533,23 +407,13 @@ class Steps:
             return
         for voter in leading.voting:
             has_all = voter.match_index == core.log.end_index
-            if has_all and self._can_lead(leading.transfer, voter, now_ms):
+            if has_all and can_lead(core, leading.transfer, voter, now_ms):
                 raise Violated(
                     "the-nearest-takes-over",
                     f"it steps down, and {voter.peer}, which has its whole log, is not asked to"
                     " lead",
                     self._name,
                 )
-
-    def _can_lead(self, transfer: Transfer, voter: EntryDispatcher, now_ms: float) -> bool:
-        config = self._core.config
-        lag = self._core.log.end_index - voter.match_index
-        failed_ms = _failed_ms(transfer).get(voter.peer, float("-inf"))
-        return (
-            lag <= config.transfer_lag_entries_max
-            and now_ms - voter.last_contact_ms <= config.election_timeout_min_ms
-            and now_ms - failed_ms >= config.transfer_retry_ms
-        )
 
 
 def _differing(change: tuple[int, Membership], found: tuple[int, Membership]) -> str:

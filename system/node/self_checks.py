@@ -85,6 +85,12 @@ class SelfWatch:
         if self._steps is not None:
             self._steps.heard(message)
 
+    def handled(self) -> None:
+        """Check what the member decided after an input. Raises InvariantError."""
+        if self._steps is not None:
+            with _as_invariant_error():
+                self._steps.handled()
+
     def ticked(self, broker: Broker, now_ms: float) -> None:
         """Check that nothing waits too long, or without a limit. Raises InvariantError."""
         self._ticks.ticked(now_ms)

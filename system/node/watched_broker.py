@@ -7,10 +7,11 @@ every input and every effect unchanged. Simulated nodes are watched from outside
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, Protocol
+from functools import wraps
+from typing import Any, Final, Protocol
 
 from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.effects import BrokerEffects, Connection
@@ -33,6 +34,9 @@ class BrokerWatch(Protocol):
     def received(self, core: RaftCore, message: Message, now_ms: float) -> None:
         """A message from another member is about to be handled. It is an input."""
 
+    def handled(self) -> None:
+        """The core has handled one input."""
+
     def ticked(self, broker: Broker, now_ms: float) -> None:
         """The broker was ticked."""
 
@@ -46,18 +50,45 @@ class BrokerWatch(Protocol):
         """The broker is told that its disk is full, or has room again."""
 
 
-def watched(parts: Mutant, watch: BrokerWatch) -> Mutant:
-    """Return the same parts, with a broker that reports its inputs and effects to `watch`."""
+INPUTS: Final = (
+    "append", "compact", "disk_full", "read", "receive", "resign", "synced", "tick", "transfer",
+)  # fmt: skip
+"""The methods of a core that may change its mind (`system.raft.core.RaftCore`)."""
 
-    class WatchedCore(parts.core):  # type: ignore[name-defined, misc]
+
+def _handling(call: Callable[..., None], watch: BrokerWatch) -> Callable[..., None]:
+    """Report an input of a core once it was handled; an error is none that it decided."""
+
+    @wraps(call)
+    def called(core: RaftCore, *args: Any, **options: Any) -> None:
+        call(core, *args, **options)
+        watch.handled()
+
+    return called
+
+
+def _watched_core(base: type[RaftCore], watch: BrokerWatch) -> type[RaftCore]:
+    class WatchedCore(base):  # type: ignore[valid-type, misc]
         def read(self, token: Token, now_ms: float) -> None:
             super().read(token, now_ms)
             watch.reads.begun(token)
+
+        def receive(self, message: Message, now_ms: float) -> None:
+            watch.received(self, message, now_ms)
+            super().receive(message, now_ms)
 
         def take(self) -> Effects:
             effects: Effects = super().take()
             watch.reads.settled(effects.reads_ready, effects.reads_refused)
             return effects
+
+    for name in INPUTS:
+        setattr(WatchedCore, name, _handling(getattr(WatchedCore, name), watch))
+    return WatchedCore
+
+
+def watched(parts: Mutant, watch: BrokerWatch) -> Mutant:
+    """Return the same parts, with a broker that reports its inputs and effects to `watch`."""
 
     class WatchedBroker(parts.broker):  # type: ignore[name-defined, misc]
         def handle(
@@ -81,7 +112,6 @@ def watched(parts: Mutant, watch: BrokerWatch) -> Mutant:
 
         def receive(self, message: Message, now_ms: float) -> None:
             self._inputs += 1
-            watch.received(self.core, message, now_ms)
             with watch.stepping():
                 super().receive(message, now_ms)
 
@@ -114,4 +144,4 @@ def watched(parts: Mutant, watch: BrokerWatch) -> Mutant:
             self._inputs += 1
             super().resign(now_ms)
 
-    return replace(parts, core=WatchedCore, broker=WatchedBroker)
+    return replace(parts, core=_watched_core(parts.core, watch), broker=WatchedBroker)

@@ -96,6 +96,7 @@ def test_one_that_was_refused_once_or_not_answered_or_in_trouble_is_not() -> Non
     assert not left_open({**refused, "output": 16})
     assert left_open({**refused, "output": 16, "input": 10}) == 2
     assert not left_open(error="the connection closed before the answer")
+    assert not left_open(error="code 1: [502] no quorum acknowledged in time")
     assert left_open(elections_ns=(70_000_000_000,)) == 1
     assert left_open(elections_ns=(68_500_000_000,)) == 1
     assert not left_open(elections_ns=(20_900_000_000, 70_000_000_000))

@@ -40,7 +40,7 @@ from shaketable.system.client.group_consumer import (
     QueueReader,
 )
 from shaketable.system.client.producer import Producer
-from shaketable.system.client.pull_consumer import PullConsumer
+from shaketable.system.client.pull_consumer import SUBSCRIPTION_FLAG, PullConsumer
 from shaketable.system.client.routes import MessageQueue
 from shaketable.system.invariants.violated import Violated
 from shaketable.system.master_slave.ha import HAError, MasterConnection
@@ -83,6 +83,8 @@ ASKS: Final = (
 
 _progress = attrgetter("_offset", "_committed", "_is_lost")
 """Of a reader: up to where it consumed, committed, and whether it has lost its lock."""
+_owned = attrgetter("_source", "_readers", "_releasing")
+"""Of a consumer: what it reads with, the queues that it reads, and those that it releases."""
 
 Report = Callable[[Violated], None]
 Result = TypeVar("Result")
@@ -136,6 +138,7 @@ class _Page:
     """A pull that brought less than it asked for, though more was there."""
 
     end: int
+    max_offset: int
     sizes: tuple[int, ...]
     count_max: int
     bytes_max: int
@@ -262,13 +265,18 @@ class CallRules:
         pages = self._pages.setdefault(connection, OrderedDict())
         key = request.topic, request.queue_id
         page = pages.pop(key, None)
-        if page is not None and page.end == request.queue_offset == first:
+        # A queue that ends earlier than before is another one: its topic was deleted meanwhile.
+        is_next = page is not None and page.end == request.queue_offset == first
+        if page is not None and is_next and page.max_offset <= response.max_offset:
             self._check_filled(page, sizes[0], key)
         count_max = max(1, min(request.max_msg_nums, LIMITS.pull_messages_max))
-        bytes_max = min(request.max_msg_bytes or LIMITS.pull_bytes_max, LIMITS.pull_bytes_max)
-        page = _Page(response.next_begin_offset, sizes, count_max, bytes_max)
+        bytes_max = LIMITS.pull_bytes_max
+        if request.max_msg_bytes is not None and request.max_msg_bytes > 0:
+            bytes_max = min(bytes_max, request.max_msg_bytes)
+        page = _Page(response.next_begin_offset, response.max_offset, sizes, count_max, bytes_max)
         self._check_filled(page, None, key)
-        is_of_all = request.subscription in (None, "*")
+        # Without the flag the broker takes the tags that the group's heartbeats name.
+        is_of_all = request.sys_flag & SUBSCRIPTION_FLAG and request.subscription == "*"
         if is_of_all and len(sizes) < count_max and page.end < response.max_offset:
             pages[key] = page
             if len(pages) > PAGES_MAX:
@@ -402,11 +410,16 @@ class CallRules:
                 text = f"a consumer leaves its group, {left}"
                 self._report(Violated("who-leaves-has-committed", text))
 
-    def unlocking(self, source: PullConsumer, queues: Collection[MessageQueue]) -> None:
-        """A consumer is about to give locks back."""
+    def unlocking(self, consumer: GroupConsumer, queues: Collection[MessageQueue]) -> None:
+        """A consumer is about to give locks back.
+
+        A queue that it has not released in time it gives back at its end, whatever was committed.
+        """
+        source, owned, releasing = _owned(consumer)
         readers = self._readers.get(source, {})
         for queue in queues:
-            reader = readers[queue]() if queue in readers else None
+            is_owned = queue in owned or queue in releasing
+            reader = readers[queue]() if is_owned and queue in readers else None
             if reader is not None and (left := self._uncommitted(queue, reader)):
                 text = f"a consumer gives the lock of a queue back, {left}"
                 self._report(Violated("unlocked-is-committed", text))
@@ -627,7 +640,7 @@ def _unlock(rules: CallRules, call: Call[None]) -> Call[None]:
 
     @wraps(call)
     async def called(consumer: GroupConsumer, queues: tuple[MessageQueue, ...]) -> None:
-        rules.unlocking(attrgetter("_source")(consumer), queues)
+        rules.unlocking(consumer, queues)
         await call(consumer, queues)
 
     return called

@@ -255,14 +255,15 @@ def check_filled(
     the first one that it left, None if it left none. One message is brought however large it is.
     """
     count, size = len(sizes), sum(sizes)
+    came = f"{count} message{'s' * (count != 1)} of {size} bytes"
     if count > count_max or (count > 1 and size > bytes_max):
         raise Violated(
             "pulls-are-filled",
-            f"{count} messages of {size} bytes came, {count_max} of {bytes_max} may",
+            f"{came} came, {count_max} of {bytes_max} bytes may",
         )
     if next_size is not None and count < count_max and size + next_size <= bytes_max:
         raise Violated(
             "pulls-are-filled",
-            f"{count} messages of {size} bytes came though one of {next_size} bytes waited,"
+            f"{came} came though one of {next_size} bytes waited,"
             f" {count_max} of {bytes_max} bytes may",
         )

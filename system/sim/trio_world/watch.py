@@ -167,6 +167,14 @@ class Watch:
             self.shadow.is_up = False
             self.shadow = self.steps = None
 
+    def handled(self) -> None:
+        """The core has handled one input."""
+        if self.steps is not None:
+            try:
+                self.steps.handled()
+            except Violated as found:
+                self._reporter.violated(found)
+
     def ticked(self, broker: Broker, now_ms: float) -> None:
         """The node was ticked."""
         core = broker.core
