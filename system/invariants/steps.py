@@ -126,6 +126,7 @@ class Steps:
 
     def ticked(self, now_ms: float) -> None:
         """Check a tick, after it. Raises Violated."""
+        self.handled()
         self._decisions.ticked(now_ms)
 
     def stepped(
