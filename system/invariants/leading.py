@@ -23,6 +23,7 @@ INTERVALS_MAX: Final = 3
 _failed_ms = attrgetter("_failed_ms")
 _in_flight = attrgetter("_in_flight")
 _leadership = attrgetter("_leadership")
+_reads = attrgetter("_open", "_new")
 
 
 class LeadersDecisions:
@@ -73,6 +74,7 @@ class LeadersDecisions:
         if leading is not None:
             for dispatcher in leading.dispatchers.values():
                 self._note_unacknowledged(dispatcher, now_ms)
+            self._check_reads(leading)
             self._check_refused(leading)
             self._check_transfer(leading, now_ms)
         self._refused_at_start = None
@@ -109,6 +111,17 @@ class LeadersDecisions:
             dispatcher = leading.dispatchers.get(voter)
             has += dispatcher is not None and dispatcher.match_index >= index
         return has >= membership.quorum
+
+    def _check_reads(self, leading: Leadership) -> None:
+        """A leader takes on no read before an entry of its term is committed (6.4)."""
+        if self._core.ledger.commit_index < leading.first_index and any(_reads(leading.reads)):
+            raise Violated(
+                "reads-wait-for-the-term",
+                f"it takes on a read, and has committed entries up to"
+                f" {self._core.ledger.commit_index}: its term begins with entry"
+                f" {leading.first_index}",
+                self._name,
+            )
 
     # ---- what it sends again ----------------------------------------------------------
 

@@ -567,6 +567,7 @@ def test_no_file_goes_before_its_time():
         ("held-pull-not-woken", "held-pulls-are-woken"),
         ("filtered-pull-skips-one", "reads-agree"),
         ("read-joins-open-round", "reads-wait-for-an-echo"),
+        ("read-before-term-start", "reads-wait-for-the-term"),
         ("offsets-unconfirmed", "committed-offset-is-seen"),
     ],
 )

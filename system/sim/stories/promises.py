@@ -410,6 +410,10 @@ PROMISES: dict[str, Promise] = {
         "A leader of an older term that pushes entries is told of the newer term.",
         "It would never step down for a member that cannot follow it, which stays without entries.",
     ),
+    "reads-wait-for-the-term": Promise(
+        "A leader takes on reads once an entry of its own term is committed.",
+        "It may not know yet what the leader before has acknowledged.",
+    ),
     "reads-wait-for-an-echo": Promise(
         "A read is served once a majority has echoed a heartbeat that was sent after it arrived.",
         "Before, another member may have been elected, and what it has acknowledged is missed.",
