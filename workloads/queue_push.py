@@ -413,10 +413,11 @@ class SentBack:
         """Record that a message was sent back at that attempt.
 
         If it was also handled, by the queue's earlier owner, it need not come again: the group may
-        have committed past it because of that.
+        have committed past it because of that. If that one made a dead letter of it, it may be one.
         """
         if self._handled.get(value, -1) < attempt:
-            self._expected[value] = attempt + 1, is_last
+            until, was_last = self._expected.get(value, (0, False))
+            self._expected[value] = attempt + 1, is_last or (was_last and until == attempt + 1)
 
     def handled(self, value: int, attempt: int) -> None:
         """Record that a message was handled at that attempt."""

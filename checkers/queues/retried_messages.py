@@ -365,9 +365,10 @@ def _missing(
     def describe_late(n: int) -> Finding:
         failure = late[n]
         where = "among the dead letters" if failure.is_last else "again to any consumer"
+        others = f", nor did {len(late) - 1} others" if len(late) > 1 else ""
         message = (
-            f"{failure.key}: {failure.label()}, and it never came {where}, nor did"
-            f" {len(late) - 1} others, although it was waited for while no fault was in force."
+            f"{failure.key}: {failure.label()}, and it never came {where}{others}, although it was"
+            " waited for while no fault was in force."
         )
         more = details(context, failure.end, value=failure.value)
         return Finding(LATE, message, failure.key, None, (failure.op,), more)
@@ -391,7 +392,17 @@ def _was_redelivered(failure: _Failure, history: _TopicHistory) -> bool:
             delivery.is_handled or delivery.call > failure.call
         ):
             return True
-    return False
+    return not failure.is_last and _may_be_dead(failure, history)
+
+
+def _may_be_dead(failure: _Failure, history: _TopicHistory) -> bool:
+    """Return whether another consumer made a dead letter of it, which was not looked for since."""
+    return any(
+        other.is_last
+        and (other.value, other.attempt) == (failure.value, failure.attempt)
+        and not any(call > max(failure.end, other.end) for call in history.dead_looks)
+        for other in history.failures
+    )
 
 
 def _passed_over(failure: _Failure, history: _TopicHistory) -> tuple[_Delivery, int] | None:
