@@ -45,7 +45,7 @@ class Elections:
         self._role, self._term, self._membership = core.role, core.term, core.membership
         """Those after the last input."""
         self._ends: deque[tuple[int, int]] = deque(maxlen=ENDS_MAX)
-        """Term and index of the last entry, each time that it stood: a request may wait long."""
+        """The last entry, term and index, each time that it was a candidate: a request may wait."""
 
     def heard(self, message: Message) -> None:
         """A message is about to be handled."""
@@ -135,7 +135,7 @@ class Elections:
             )
 
     def _check_log(self, request: VoteRequest) -> None:
-        """A candidate shows where its log ended as it stood: the request may have waited."""
+        """A candidate shows where its log ended: the request may have waited."""
         if (request.last_term, request.last_index) not in self._ends:
             end_term, end_index = _end_of(self._core)
             raise Violated(
