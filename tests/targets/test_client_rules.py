@@ -242,12 +242,15 @@ def page(offset: int, count: int, end: int, size: int = 1000) -> Command:
     ("pages", "broken"),
     [
         ([page(0, 32, 40), page(32, 8, 40)], None),
-        ([page(0, 1, 40), page(1, 32, 40)], "1 message of 1000 bytes came though one of 1000"),
+        ([page(0, 1, 40), page(1, 32, 40)], "1 message of 1000 bytes came, though one of 1000"),
         ([page(0, 1, 1), page(1, 32, 40)], None),  # nothing more was there
         ([page(0, 1, 40), page(5, 1, 40)], None),  # the next one was not asked for
         ([page(0, 2, 40, 120_000), page(2, 2, 40, 120_000)], None),
         ([page(0, 1, 40, 120_000), page(1, 2, 40, 120_000)], "1 message of 120000 bytes came"),
-        ([page(0, 33, 40)], "33 messages of 33000 bytes came, 32 of 262144 bytes may"),
+        (
+            [page(0, 33, 40)],
+            "33 messages of 33000 bytes came; up to 32 messages and 262144 bytes may",
+        ),
         ([page(0, 1, 40), page(1, 32, 39)], None),  # the topic was deleted, and made anew
     ],
 )

@@ -286,7 +286,7 @@ class CallRules:
         try:
             check_filled(page.sizes, next_size, page.count_max, page.bytes_max)
         except Violated as found:
-            text = f"a pull of {key[0]}/{key[1]}, up to {page.end}: {found.finding}"
+            text = f"a pull of {key[0]}/{key[1]} that ended at offset {page.end}: {found.finding}"
             self._report(Violated(found.invariant, text))
 
     def answers(self, name: str, requests: int) -> None:

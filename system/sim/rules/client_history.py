@@ -256,14 +256,9 @@ def check_filled(
     """
     count, size = len(sizes), sum(sizes)
     came = f"{count} message{'s' * (count != 1)} of {size} bytes"
+    may = f"up to {count_max} messages and {bytes_max} bytes may"
     if count > count_max or (count > 1 and size > bytes_max):
-        raise Violated(
-            "pulls-are-filled",
-            f"{came} came, {count_max} of {bytes_max} bytes may",
-        )
+        raise Violated("pulls-are-filled", f"{came} came; {may}")
     if next_size is not None and count < count_max and size + next_size <= bytes_max:
-        raise Violated(
-            "pulls-are-filled",
-            f"{came} came though one of {next_size} bytes waited,"
-            f" {count_max} of {bytes_max} bytes may",
-        )
+        waited = f"one of {next_size} bytes waited"
+        raise Violated("pulls-are-filled", f"{came} came, though {waited}; {may}")
