@@ -227,7 +227,7 @@ class RunOptions:
         online: Judge operations while the campaign runs, and tell the first violation at once; what
             can only be judged at the end is named.
         stop_at_first_violation: End the shaking at the first violation that is told while it runs,
-            heal, and judge; with it --online is not needed.
+            or rule that a node or client breaks; heal, and judge; --online is not needed then.
         name: Folder under the store.
         store: Where runs are kept.
         engine: spark, or local: the same checks in one process, without Java.

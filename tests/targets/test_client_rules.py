@@ -381,6 +381,10 @@ def test_shares_that_do_not_add_up_are_told(bug: str | None, queues: int) -> Non
     assert invariants_of(told) == ({"shares-add-up"} if is_wrong else set())
 
 
+async def no_messages(_queue: MessageQueue, _messages: Sequence[Message]) -> None:
+    raise AssertionError("there are none")
+
+
 @pytest.mark.parametrize("bug", ["left-without-a-commit", None])
 def test_who_leaves_without_a_commit_is_told(bug: str | None) -> None:
     """No broker is there: the commit fails, but it is tried."""
@@ -388,15 +392,12 @@ def test_who_leaves_without_a_commit_is_told(bug: str | None) -> None:
     parts = load(bug).client if bug else ClientParts()
     queue = MessageQueue("t", "b", 0)
 
-    async def handle(_queue: MessageQueue, _messages: Sequence[Message]) -> None:
-        raise AssertionError("there are none")
-
     async def main() -> None:
         consumer = parts.group_consumer(
-            "127.0.0.1:9", group="g", client_id="a", subscriptions={"t": "*"}, handler=handle
+            "127.0.0.1:9", group="g", client_id="a", subscriptions={"t": "*"}, handler=no_messages
         )
         reader = consumer.reader_type(
-            consumer._source, queue, "*", handle, is_ordered=False, wait_s=1.0
+            consumer._source, queue, "*", no_messages, is_ordered=False, wait_s=1.0
         )
         reader._offset, reader._committed = 7, 3
         consumer._readers[queue] = reader
@@ -417,16 +418,13 @@ def test_who_gives_a_lock_back_without_a_commit_is_told(
     parts = load(bug).client if bug else ClientParts()
     queue = MessageQueue("t", "b", 0)
 
-    async def handle(_queue: MessageQueue, _messages: Sequence[Message]) -> None:
-        raise AssertionError("there are none")
-
     async def main() -> None:
         consumer = parts.group_consumer(
-            "127.0.0.1:9", group="g", client_id="a", subscriptions={"t": "*"}, handler=handle,
+            "127.0.0.1:9", group="g", client_id="a", subscriptions={"t": "*"}, handler=no_messages,
             is_ordered=True,
         )  # fmt: skip
         reader = consumer.reader_type(
-            consumer._source, queue, "*", handle, is_ordered=True, wait_s=1.0
+            consumer._source, queue, "*", no_messages, is_ordered=True, wait_s=1.0
         )
         consumer._readers[queue] = reader
         reader.stop()
