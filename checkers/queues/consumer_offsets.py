@@ -44,6 +44,7 @@ class ConsumerOffsets:
     name = NAME
     tables: tuple[str, ...] = ("operations",)
     partition = "key"
+    needs_run = True
 
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
         """Judge one group's commits and fetches of one queue."""

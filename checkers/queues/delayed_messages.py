@@ -53,6 +53,7 @@ class DelayedMessages:
     name = NAME
     tables: tuple[str, ...] = ("operations",)
     partition = "key"
+    needs_run = True
 
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
         """Judge one queue's delayed messages."""

@@ -59,6 +59,7 @@ class HeldPolls:
     name = NAME
     tables: tuple[str, ...] = ("operations",)
     partition = "key"
+    needs_run = True
 
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
         """Judge one queue's polls that waited."""

@@ -52,6 +52,7 @@ class FoundByKey:
     name = FOUND_BY_KEY
     tables: tuple[str, ...] = ("operations",)
     partition = "key"
+    needs_run = True
 
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
         """Judge one queue."""
@@ -263,6 +264,7 @@ class TagSelection:
     name = TAG_SELECTION
     tables: tuple[str, ...] = ("operations",)
     partition = "key"
+    needs_run = True
 
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
         """Judge one queue."""

@@ -75,6 +75,7 @@ class PushDelivery:
     name = NAME
     tables: tuple[str, ...] = ("operations",)
     partition = "key"
+    needs_run = True
 
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
         """Judge one queue."""

@@ -68,6 +68,7 @@ class QueueOwners:
     name = NAME
     tables: tuple[str, ...] = ("operations",)
     partition = "history"
+    needs_run = True
 
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
         """Judge each topic."""
@@ -335,6 +336,7 @@ class QueueLocks:
     name = QUEUE_LOCKS
     tables: tuple[str, ...] = ("operations",)
     partition = "key"
+    needs_run = True
 
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
         """Judge one queue's locks."""

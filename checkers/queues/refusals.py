@@ -68,6 +68,7 @@ class Refusals:
     name = NAME
     tables: tuple[str, ...] = ("operations",)
     partition = "key"
+    needs_run = True
 
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
         """Judge one topic's requests."""

@@ -69,6 +69,7 @@ class RetriedMessages:
     name = NAME
     tables: tuple[str, ...] = ("operations",)
     partition = "history"
+    needs_run = True
 
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
         """Judge each topic."""

@@ -168,6 +168,10 @@ class Checker(Protocol):
         tables: what it reads: "operations", "entries" or both.
         partition: the column by which both are split: "key" (the queue), "bucket" (entries by
             ranges of their log index, see checkers.engine), or "history" (one partition).
+
+    It may have two more: `judges_prefixes` is True if what it finds in a history with a cut end is
+    real; `needs_run` if it takes an answer for late, or early, unless the context says what
+    disturbed the run.
     """
 
     name: str

@@ -149,7 +149,7 @@ def load_operations(folder: RunFolder, columns: Sequence[str] = OPERATIONS.names
     """
     paths = sorted(folder.operations.glob("*.parquet"))
     if not paths:
-        raise HarnessError(f"{folder.operations}: holds no Parquet files: export the run first")
+        raise HarnessError(f"{folder.operations}: holds no Parquet files: analyze the run first")
     schema = pa.schema([OPERATIONS.field(name) for name in columns])
     return pa.concat_tables([_read_table(path, schema, OPERATIONS) for path in paths])
 
@@ -367,7 +367,7 @@ def _read_table(path: Path, wanted: pa.Schema, schema: pa.Schema) -> pa.Table:
         with pq.ParquetFile(path) as file:
             stored, table = file.schema_arrow, file.read(wanted.names)
     except FileNotFoundError as error:
-        raise HarnessError(f"{path}: not there: export the run first") from error
+        raise HarnessError(f"{path}: not there: analyze the run first") from error
     except (OSError, pa.ArrowInvalid) as error:
         why = " ".join(str(error).split())
         raise HarnessError(f"{path}: cut or damaged: {why}") from error
@@ -381,7 +381,7 @@ def _read_rows(path: Path, wanted: pa.Schema, filters: list[tuple[str, str, Any]
     try:
         return pq.read_table(path, columns=wanted.names, filters=filters).cast(wanted)
     except FileNotFoundError as error:
-        raise HarnessError(f"{path}: not there: export the run first") from error
+        raise HarnessError(f"{path}: not there: analyze the run first") from error
     except (OSError, pa.ArrowException, KeyError) as error:
         why = " ".join(str(error).split())
         raise HarnessError(f"{path}: cut or damaged: {why}") from error

@@ -279,7 +279,7 @@ def _judge(
         initial=initial,
     )
     if others and source.history.format == Format.RUN.value:
-        context = _of_run(context, source)
+        context = _of_run(context, source, others)
     verdicts: list[Verdict] = []
     with _scratch() as folder:
         files = source.files or _write_parts(history.operations, folder)
@@ -297,22 +297,30 @@ def _judge(
     return [with_history_state(verdict, history, source.outcomes["ok"]) for verdict in verdicts]
 
 
-def _of_run(context: CheckContext, source: Source) -> CheckContext:
-    """Add when a run was disturbed, and who is to judge which of its topics.
+def _of_run(context: CheckContext, source: Source, checkers: Sequence[Checker]) -> CheckContext:
+    """Add what disturbed a run, what its target promises, and who judges which of its topics.
 
     Without it a checker would take each answer that a fault had delayed for one that is late.
+
+    Raises:
+        UsageError: the run's folder lacks it, and one of the checkers needs it.
     """
     from shaketable.harness.history.export import load_windows  # noqa: PLC0415 - few are of a run
     from shaketable.harness.history.run_folder import RunFolder  # noqa: PLC0415
-    from shaketable.harness.judging.judge import stored_campaign, with_run  # noqa: PLC0415
+    from shaketable.harness.judging import judge  # noqa: PLC0415
 
     folder = RunFolder(source.history.path)
-    if not folder.campaign_toml.exists():
+    if folder.campaign_toml.exists():
+        campaign = judge.stored_campaign(folder)
+        context = replace(context, promises=judge.promises_by(campaign))
+        return judge.with_run(context, folder, campaign, load_windows(folder))
+    needing = [checker.name for checker in checkers if getattr(checker, "needs_run", False)]
+    if needing:
         raise UsageError(
-            f"{folder.path}: a run without its campaign.toml, which says what disturbed"
-            " it; only --model can judge it"
+            f"{folder.path}: a run without its campaign.toml, which says what disturbed it:"
+            f" {', '.join(needing)} cannot judge it; other checkers and --model can"
         )
-    return with_run(context, folder, stored_campaign(folder), load_windows(folder))
+    return context
 
 
 def _compared(

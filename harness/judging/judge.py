@@ -101,7 +101,7 @@ def judge(
     verdicts += [] if disagreement is None else [disagreement]
     judged = Results(
         campaign=campaign,
-        promises=campaigns.promises_of(campaign, target) or target.promises,
+        promises=promises_by(campaign, target),
         verdicts=tuple(verdicts),
         windows=exported.windows,
         incomplete=exported.incomplete,
@@ -201,6 +201,16 @@ def with_run(
     )
 
 
+def promises_by(campaign: Campaign, target: Target | None = None) -> Promises:
+    """Return the promises that a run is judged by: the campaign's own, or else its target's.
+
+    Raises:
+        UsageError: the target is not installed here.
+    """
+    target = target_of(campaign) if target is None else target
+    return campaigns.promises_of(campaign, target) or target.promises
+
+
 def _job(folder: RunFolder, campaign: Campaign, target: Target, exported: Exported) -> CheckJob:
     workload = discovery.get("workloads", campaign.workload)
     nodes = campaigns.node_names(campaign)
@@ -208,7 +218,7 @@ def _job(folder: RunFolder, campaign: Campaign, target: Target, exported: Export
     context = CheckContext(
         nodes=nodes,
         committed=committed_indexes(folder),
-        promises=campaigns.promises_of(campaign, target) or target.promises,
+        promises=promises_by(campaign, target),
         faults_asked=tuple(name for name in faults_of(campaign) if name not in unavailable),
         incomplete=exported.incomplete,
         logs_declared=isinstance(target, ShowsLogs),

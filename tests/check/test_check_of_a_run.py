@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from check_shell import Shell
 
@@ -15,11 +16,15 @@ from shaketable.harness.history.segments import Recorder
 SECOND_NS = 1_000_000_000
 
 
-def run_of(path: Path, *, topic: str = "queue", fault: bool = False) -> RunFolder:
+def run_of(
+    path: Path, *, topic: str = "queue", fault: bool = False, target: str = "dledger"
+) -> RunFolder:
     """Store a run in which a request had no answer, though another client got one."""
     folder = RunFolder(path)
     folder.segments.mkdir(parents=True)
-    folder.campaign_toml.write_text(to_toml(resolve(Campaign(seed="1"))))
+    folder.campaign_toml.write_text(
+        to_toml(msgspec.structs.replace(resolve(Campaign(seed="1")), target=target))
+    )
     now_ns = 0
     worker = Recorder(folder.segment("worker-0"), start_ns=0, clock_ns=lambda: now_ns)
     nemesis = Recorder(folder.segment("nemesis"), start_ns=0, clock_ns=lambda: now_ns)
@@ -60,5 +65,18 @@ def test_a_run_that_does_not_say_what_disturbed_it_is_not_judged_so(
     folder = run_of(tmp_path / "run")
     folder.campaign_toml.unlink()
     shell = Shell(tmp_path, capsys)
-    assert shell.check(folder.path, "--checkers", "refusals") == 254
+    assert shell.check(folder.path, "--checkers", "total-queue,refusals") == 254
     assert "without its campaign.toml" in shell.err
+    assert ": refusals cannot judge it" in shell.err
+    assert shell.check(folder.path, "--checkers", "total-queue") == 2
+    assert "no fault was asked for" not in shell.said
+
+
+@pytest.mark.parametrize(("target", "code"), [("dledger", 1), ("pysyncobj", 2)])
+def test_a_run_is_judged_by_what_its_target_promises(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str, code: int
+) -> None:
+    folder = run_of(tmp_path / "run", target=target)
+    shell = Shell(tmp_path, capsys)
+    assert shell.check(folder.path, "--checkers", "refusals") == code, shell.said
+    assert ("observed, not counted: 1 no-answer" in shell.said) == (code == 2)

@@ -292,9 +292,9 @@ def test_a_run_without_operations_has_empty_tables(folder: RunFolder) -> None:
 def test_bad_folders_are_told_in_one_line(folder: RunFolder) -> None:
     with pytest.raises(HarnessError, match="holds no recordings"):
         export(folder)
-    with pytest.raises(HarnessError, match="holds no Parquet files: export the run first"):
+    with pytest.raises(HarnessError, match="holds no Parquet files: analyze the run first"):
         load_operations(folder)
-    with pytest.raises(HarnessError, match="not there: export the run first"):
+    with pytest.raises(HarnessError, match="not there: analyze the run first"):
         load_events(folder)
     record_run(folder)
     export(folder)
