@@ -40,7 +40,6 @@ from shaketable.checkers.transactions.graph import (
     within,
 )
 from shaketable.checkers.transactions.levels import (
-    LEVELS,
     OF_REALTIME,
     OF_REGISTERS,
     PREFIX,
@@ -48,9 +47,9 @@ from shaketable.checkers.transactions.levels import (
     SESSION,
     Found,
     WeakLevels,
-    implied,
 )
 from shaketable.checkers.transactions.observed import Observed
+from shaketable.harness.contracts.isolation import LEVELS, implied
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

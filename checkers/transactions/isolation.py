@@ -14,6 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from shaketable.checkers.findings import Findings, gather, settle
+from shaketable.checkers.logs.durability import why_unpromised
 from shaketable.checkers.transactions.dependencies import Dependencies, lost_updates
 from shaketable.checkers.transactions.graph import (
     CO,
@@ -31,16 +32,7 @@ from shaketable.checkers.transactions.history import (
     key_name,
     load_transactions,
 )
-from shaketable.checkers.transactions.levels import (
-    BREAKS,
-    LEVELS,
-    STRONGEST,
-    Found,
-    WeakLevels,
-    broken,
-    strongest,
-    weakest,
-)
+from shaketable.checkers.transactions.levels import Found, WeakLevels, strongest, weakest
 from shaketable.checkers.transactions.observed import Anomaly, Observed, observe
 from shaketable.checkers.transactions.polygraph import (
     Choice,
@@ -48,6 +40,13 @@ from shaketable.checkers.transactions.polygraph import (
     Lemma,
     decide_orders,
     literals,
+)
+from shaketable.harness.contracts.isolation import (
+    BREAKS,
+    LEVELS,
+    STRONGEST,
+    broken,
+    ruled_out_by,
 )
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Verdict
@@ -122,6 +121,7 @@ class Isolation:
         verdict = settle(
             NAME, gathered, context, clean=text,
             doubts=doubts, doubtful=tuple(BREAKS), counts=gathered.sums(),
+            observed=partial(_why_not_promised, context=context),
         )  # fmt: skip
         if kinds and is_real:
             parts = [verdict.summary, f"weakest broken: {', '.join(bottom)}"]
@@ -134,6 +134,13 @@ class Isolation:
 
 
 PLUGIN = Isolation()
+
+
+def _why_not_promised(kind: str, context: CheckContext) -> str | None:
+    """Return why an anomaly breaks no promise of the target; None if it breaks one."""
+    if kind not in ruled_out_by(context.promises.isolation) | context.promises.excludes:
+        return "the target does not promise it"
+    return why_unpromised(context)
 
 
 def _first_values(text: str | None) -> Mapping[str, Any] | None:

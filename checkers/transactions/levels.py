@@ -1,6 +1,6 @@
-"""Isolation levels, which of them imply which, what each anomaly breaks, and what weak ones force.
+"""What weak isolation levels force: cycles of it show that they are broken.
 
-What weak levels force are orders of commits, whose cycles show that a level is broken. A history
+Weak levels force orders of commits, whose cycles show that a level is broken. A history
 satisfies a level iff its transactions can commit in one order that agrees with what was read (wr),
 with sessions (so) where the level respects them, with the versions that lists show (ww), and with
 this: where t3 reads a key from t1, and t2 writes that key too, t2 commits before t1 if
@@ -46,103 +46,17 @@ from shaketable.checkers.transactions.graph import (
     within,
 )
 from shaketable.checkers.transactions.observed import Observed
+from shaketable.harness.contracts.isolation import LEVELS, implied
 
 SESSION, REALTIME = "-process", "-realtime"
 """What follows the name of an anomaly that needs the order of sessions, or real time as well."""
 SESSIONS: Final = "strong-session-"
 """Levels of this prefix respect the order in each session too."""
-
-_WEAKER: Final[dict[str, tuple[str, ...]]] = {
-    "read-uncommitted": (),
-    "read-committed": ("read-uncommitted",),
-    "monotonic-atomic-view": ("read-committed",),
-    "read-atomic": ("monotonic-atomic-view",),
-    "strong-session-read-uncommitted": ("read-uncommitted",),
-    "strong-session-read-committed": ("read-committed", "strong-session-read-uncommitted"),
-    "strong-session-monotonic-atomic-view": (
-        "monotonic-atomic-view", "strong-session-read-committed",
-    ),
-    "strong-session-read-atomic": ("read-atomic", "strong-session-monotonic-atomic-view"),
-    "causal": ("strong-session-read-atomic",),
-    "prefix-consistency": ("causal",),
-    "cursor-stability": ("read-committed",),
-    "update-atomic": ("read-atomic",),
-    "consistent-view": ("cursor-stability", "read-atomic"),
-    "snapshot-isolation": ("consistent-view", "update-atomic"),
-    "repeatable-read": ("cursor-stability", "read-atomic"),
-    "serializable": ("snapshot-isolation", "repeatable-read"),
-    "strong-session-consistent-view": ("consistent-view", "strong-session-read-committed"),
-    "strong-session-snapshot-isolation": (
-        "snapshot-isolation", "strong-session-consistent-view", "prefix-consistency",
-    ),
-    "strong-session-serializable": ("serializable", "strong-session-snapshot-isolation"),
-    "strong-read-uncommitted": ("strong-session-read-uncommitted",),
-    "strong-read-committed": ("strong-session-read-committed", "strong-read-uncommitted"),
-    "strong-snapshot-isolation": (
-        "strong-session-snapshot-isolation", "strong-read-committed",
-    ),
-    "strict-serializable": ("strong-session-serializable", "strong-snapshot-isolation"),
-}  # fmt: skip
-"""Each level, with the weaker ones next to it that it implies."""
-
-LEVELS: Final = tuple(_WEAKER)
 PREFIX: Final = "prefix-consistency"
-STRONGEST: Final = "strict-serializable"
 OF_REALTIME: Final = frozenset(LEVELS[LEVELS.index("strong-read-uncommitted") :])
 """Levels that respect real time."""
 OF_REGISTERS: Final = LEVELS[: LEVELS.index("causal") + 1]
 """Levels that can be judged where the order of versions is not known."""
-
-BREAKS: Final[dict[str, tuple[str, ...]]] = {
-    "G0": ("read-uncommitted",),
-    "duplicate-elements": ("read-uncommitted",),
-    "G1a": ("read-committed",),
-    "G1b": ("read-committed",),
-    "G1c": ("read-committed",),
-    "dirty-update": ("read-committed",),
-    "future-read": ("read-committed",),
-    "thin-air-read": ("read-committed",),
-    "incompatible-order": ("read-committed",),
-    "nonmonotonic-read": ("monotonic-atomic-view",),
-    "internal": ("read-atomic",),
-    "fractured-read": ("read-atomic",),
-    "causality-violation": ("causal",),
-    "lost-update": ("update-atomic", "cursor-stability"),
-    "G-single-item": ("consistent-view", "repeatable-read"),
-    "G-nonadjacent-item": ("snapshot-isolation", "repeatable-read"),
-    "G2-item": ("repeatable-read",),
-    "no-serial-order": ("serializable",),
-    "no-snapshot-order": ("snapshot-isolation",),
-    "no-prefix-order": ("prefix-consistency",),
-    "G0-process": ("strong-session-read-uncommitted",),
-    "G1c-process": ("strong-session-read-committed",),
-    "nonmonotonic-read-process": ("strong-session-monotonic-atomic-view",),
-    "fractured-read-process": ("strong-session-read-atomic",),
-    "G-single-item-process": ("strong-session-consistent-view", "strong-session-serializable"),
-    "G-nonadjacent-item-process": ("strong-session-snapshot-isolation",),
-    "G2-item-process": ("strong-session-serializable",),
-    "no-serial-order-process": ("strong-session-serializable",),
-    "no-snapshot-order-process": ("strong-session-snapshot-isolation",),
-    "G0-realtime": ("strong-read-uncommitted",),
-    "G1c-realtime": ("strong-read-committed",),
-    "G-single-item-realtime": ("strong-snapshot-isolation",),
-    "G-nonadjacent-item-realtime": ("strong-snapshot-isolation",),
-    "G2-item-realtime": ("strict-serializable",),
-    "no-serial-order-realtime": ("strict-serializable",),
-    "no-snapshot-order-realtime": ("strong-snapshot-isolation",),
-}
-"""The weakest levels that each anomaly breaks."""
-
-
-def implied(level: str) -> frozenset[str]:
-    """Return a level and all that it implies."""
-    return frozenset((level,)).union(*(implied(weaker) for weaker in _WEAKER[level]))
-
-
-def broken(anomalies: Iterable[str]) -> frozenset[str]:
-    """Return all levels that these anomalies break: the named ones, and all that imply them."""
-    named = {level for anomaly in anomalies for level in BREAKS[anomaly]}
-    return frozenset(level for level in LEVELS if implied(level) & named)
 
 
 def weakest(levels: Iterable[str]) -> tuple[str, ...]:

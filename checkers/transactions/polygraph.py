@@ -48,15 +48,9 @@ from shaketable.checkers.kernels.transactions.reads import INITIAL
 from shaketable.checkers.transactions import graph
 from shaketable.checkers.transactions.dependencies import anti_edges
 from shaketable.checkers.transactions.graph import RW, WW, Edge, Edges, number_parts
-from shaketable.checkers.transactions.levels import (
-    BREAKS,
-    REALTIME,
-    SESSION,
-    WeakLevels,
-    implied,
-    weakest,
-)
+from shaketable.checkers.transactions.levels import REALTIME, SESSION, WeakLevels, weakest
 from shaketable.checkers.transactions.observed import Observed
+from shaketable.harness.contracts.isolation import BREAKS, implied
 
 Ints = npt.NDArray[np.int64]
 NODES_MAX: Final = 12_000

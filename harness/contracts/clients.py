@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
-from shaketable.harness.contracts.plugins import Operation, TargetClient, Workload
+from shaketable.harness.contracts.plugins import Operation, Step, TargetClient, Workload
 
 ANSWER_GRACE_S: Final = 1.0
 """How much longer than its own timeout a target's client may take before it is cancelled."""
@@ -169,6 +169,20 @@ class QueueClient(Protocol):
         Raises:
             DefiniteError: nothing was taken, and whatever was on its way is in the queue again.
             IndefiniteError: an element may be gone, and no client was given it.
+        """
+        ...
+
+
+@runtime_checkable
+class TransactionClient(Protocol):
+    """A client with transactions over lists, one list for each key."""
+
+    async def transact(self, steps: Sequence[Step]) -> Sequence[Step]:
+        """Do all steps in one transaction, in this order; return them, each read with its list.
+
+        Raises:
+            DefiniteError: the transaction was aborted.
+            IndefiniteError: it may have been committed.
         """
         ...
 

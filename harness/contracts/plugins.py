@@ -551,6 +551,14 @@ class Fault(Protocol):
 # ---- workloads ---------------------------------------------------------------------------
 
 
+Step = tuple[str, str, Any]
+"""A micro-operation of a transaction: (f, key, value), as Elle has them.
+
+("append", key, value) appends to the list of a key, ("r", key, None) reads it; a read that was
+answered has the list in place of None.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One operation to invoke.
@@ -563,6 +571,7 @@ class Operation:
         offset: the exact offset, if it is already known.
         expected: the value that a cas compares with.
         request: what is requested, in words, if `value` only numbers it.
+        steps: the micro-operations of a transaction.
     """
 
     f: str
@@ -572,6 +581,7 @@ class Operation:
     offset: int | None = None
     expected: int | None = None
     request: str | None = None
+    steps: tuple[Step, ...] | None = None
 
 
 class Answer(NamedTuple):
@@ -583,6 +593,7 @@ class Answer(NamedTuple):
         messages: (offset, value) in the order of delivery, if the operation can return several.
         elements: the values that a read of a whole set returned; may be empty.
         attempts: for each message, how often it was delivered before, if it can be redelivered.
+        steps: those of a transaction, with what its reads found.
     """
 
     output: int | None = None
@@ -590,6 +601,7 @@ class Answer(NamedTuple):
     messages: Sequence[tuple[int, int]] | None = None
     elements: Sequence[int] | None = None
     attempts: Sequence[int] | None = None
+    steps: Sequence[Step] | None = None
 
 
 class Workload(Protocol):

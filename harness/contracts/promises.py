@@ -6,8 +6,10 @@ Source: DESIGN.md decision 5.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from shaketable.harness.contracts.isolation import LEVELS
 
 FAULTS_OF_LINKS: Final = frozenset(
     {
@@ -112,6 +114,7 @@ class Promises:
             receive it; None: those of `durable_under`.
         documented: what the target's documentation says about what it does not promise, with the
             source. Shown beside what is observed; breaks no promise.
+        isolation: the level that all transactions have (`contracts.isolation.LEVELS`); "": none.
     """
 
     durable_under: frozenset[str] = frozenset()
@@ -122,6 +125,7 @@ class Promises:
     copies: int | None = None
     delivered_under: frozenset[str] | None = None
     documented: str = ""
+    isolation: str = ""
 
     @property
     def all_delivered_under(self) -> frozenset[str]:
@@ -133,6 +137,7 @@ class Promises:
 
         `copies` and `committed_prefix` do not change: they describe how the target is built.
         """
+        levels = [level for level in (self.isolation, other.isolation) if level]
         return replace(
             self,
             durable_under=self.durable_under | other.durable_under,
@@ -140,4 +145,13 @@ class Promises:
             linearizable=self.linearizable | other.linearizable,
             excludes=self.excludes | other.excludes,
             note=f"{RAISED_BY_HAND} {name} promises. {self.note}",
+            isolation=max(levels, key=LEVELS.index, default=""),
         )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all as JSON, sets as sorted lists; `delivered_under` is never None."""
+        texts = {
+            key: sorted(value) if isinstance(value, frozenset) else value
+            for key, value in asdict(self).items()
+        }
+        return {**texts, "delivered_under": sorted(self.all_delivered_under)}

@@ -24,7 +24,7 @@ import outcome
 import trio
 
 from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError, UsageError
-from shaketable.harness.contracts.plugins import Address
+from shaketable.harness.contracts.plugins import Address, Step
 from shaketable.harness.described.operations import CHANGE_NOTHING, KNOWN, OPERATIONS, mark_of
 from shaketable.harness.untrusted_text import error_text, short_repr
 
@@ -88,14 +88,18 @@ class FunctionClient:
                     return  # its connection is broken: there is nothing to close
 
     async def _call(self, name: str, key: str, *arguments: object) -> Any:
-        """Call an operation within the client's timeout; after an error the session is gone."""
-        unknown = DefiniteError if name in CHANGE_NOTHING else IndefiniteError
+        """Call an operation on a key; after an error the session is gone."""
+        changes = name not in CHANGE_NOTHING
+        return await self._ask(name, self.key_prefix + key, *arguments, changes=changes)
+
+    async def _ask(self, name: str, *arguments: object, changes: bool) -> Any:
+        """Call a function within the client's timeout; after an error the session is gone."""
+        unknown = IndefiniteError if changes else DefiniteError
         self.node = self._nodes[self._turn % len(self._nodes)][0]
         try:
             with trio.fail_after(self._timeout_s):
                 await self._open()
-                asked = self.key_prefix + key
-                return await self.functions.call(name, self._session, asked, *arguments)
+                return await self.functions.call(name, self._session, *arguments)
         except (DefiniteError, IndefiniteError):
             raise
         except trio.TooSlowError:
@@ -223,6 +227,30 @@ async def _dequeue(self: FunctionClient, key: str) -> int | None:
     return _number_or_none("dequeue", await self._call("dequeue", key))
 
 
+async def _transact(self: FunctionClient, steps: Sequence[Step]) -> list[Step]:
+    """Do the steps of a transaction; one that only reads certainly changes nothing."""
+    prefix = self.key_prefix
+    asked = [[f, prefix + key, value] for f, key, value in steps]
+    changes = any(f != "r" for f, _, _ in steps)
+    given = await self._ask("transact", asked, changes=changes)
+    if not isinstance(given, list | tuple) or len(given) != len(steps):
+        raise TypeError(f"transact returned {short_repr(given)}, not its {len(steps)} steps")
+    return [_answered(step, prefix, said) for step, said in zip(steps, given, strict=True)]
+
+
+def _answered(step: Step, prefix: str, said: object) -> Step:
+    """Return a step with what was read. Raises TypeError if it is not that step's answer."""
+    f, key, value = step
+    if not isinstance(said, list | tuple) or len(said) != 3 or (*said[:2],) != (f, prefix + key):
+        raise TypeError(f"transact returned {short_repr(said)} for {short_repr(list(step))}")
+    if f != "r":
+        return f, key, value
+    found = [] if said[2] is None else said[2]
+    if isinstance(found, str | bytes | Mapping) or not hasattr(found, "__iter__"):
+        raise TypeError(f"transact returned {short_repr(found)} for a read, no list")
+    return f, key, [_whole_number("transact", each) for each in found]
+
+
 _METHODS: Final[Mapping[str, tuple[str, Any]]] = {
     "get": ("read", _get),
     "put": ("write", _put),
@@ -236,6 +264,7 @@ _METHODS: Final[Mapping[str, tuple[str, Any]]] = {
     "count": ("count", _count),
     "enqueue": ("enqueue", _enqueue),
     "dequeue": ("dequeue", _dequeue),
+    "transact": ("transact", _transact),
 }
 """A client's method -> the function that it calls, and the method itself."""
 

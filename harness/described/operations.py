@@ -23,8 +23,19 @@ OPERATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "count": ("session", "key"),
     "enqueue": ("session", "key", "value"),  # a queue for each key
     "dequeue": ("session", "key"),
+    "transact": ("session", "steps"),  # transactions over a list for each key
 }
 """Functions that are operations, and their arguments."""
+WORKLOADS: Final[Mapping[str, tuple[str, ...]]] = {
+    "register": ("read", "write", "cas"),
+    "read-write-register": ("read", "write"),
+    "log": ("append", "read_at", "end"),
+    "set": ("add", "elements"),
+    "counter": ("increment", "count"),
+    "work-queue": ("enqueue", "dequeue"),
+    "list-append": ("transact",),
+}
+"""Workloads and the functions that they need; the first that is served is the default."""
 CHANGE_NOTHING: Final = frozenset({"read", "read_at", "end", "elements", "count"})
 """Operations that change nothing: whatever goes wrong, they certainly did not happen."""
 SESSION: Final[Mapping[str, tuple[str, ...]]] = {"open": ("node",), "close": ("session",)}

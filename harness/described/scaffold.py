@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
 from typing import Final
 
-OPERATIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "register": ("read", "write", "cas"),
-    "read-write-register": ("read", "write"),
-    "log": ("append", "read_at", "end"),
-    "set": ("add", "elements"),
-    "counter": ("increment", "count"),
-    "work-queue": ("enqueue", "dequeue"),
-}
-"""The functions of a client by workload."""
+from shaketable.harness.described.operations import WORKLOADS
+
 START: Final = "./server --id {id} --listen {client} --peers {members} --data {data}"
 
 _BODIES: Final = {
@@ -34,6 +26,10 @@ _BODIES: Final = {
     "count": ("session, key", "Return the value of the counter."),
     "enqueue": ("session, key, value", "Put a whole number into the queue of that key."),
     "dequeue": ("session, key", "Take a number out of the queue; None if it is empty."),
+    "transact": (
+        "session, steps",
+        "Do the steps (docs/workloads.md) in one transaction; return them with what was read.",
+    ),
 }
 
 
@@ -77,7 +73,7 @@ def open(node):
 def close(session):
     """Close a session; after an error it is not used any more."""
 '''
-    functions = (_function(name) for name in OPERATIONS[workload])
+    functions = (_function(name) for name in WORKLOADS[workload])
     return "\n\n".join((head, *functions))
 
 

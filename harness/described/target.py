@@ -24,6 +24,7 @@ import trio
 from shaketable.harness.contracts.abilities import DurableRange
 from shaketable.harness.contracts.capabilities import Capability
 from shaketable.harness.contracts.errors import IndefiniteError, UsageError, unknown_name
+from shaketable.harness.contracts.isolation import STRONGEST
 from shaketable.harness.contracts.plugins import (
     NO_ROLE,
     Address,
@@ -33,7 +34,14 @@ from shaketable.harness.contracts.plugins import (
 )
 from shaketable.harness.contracts.promises import FAMILIES, Promises
 from shaketable.harness.described.client import FunctionClient, client_type, load
-from shaketable.harness.described.target_file import Leader, TargetTable, Weaker, filled
+from shaketable.harness.described.operations import WORKLOADS
+from shaketable.harness.described.target_file import (
+    Leader,
+    TargetTable,
+    Weaker,
+    filled,
+    level_of,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,15 +58,6 @@ ASKED_AGAIN_AFTER_S: Final = 0.5
 REQUEST_STATUS_S: Final = 0.3
 COMMAND_STATUS_S: Final = 2.0
 ANSWER_BYTES_MAX: Final = 1 << 20
-WORKLOADS: Final = (
-    ("register", ("read", "write", "cas")),
-    ("read-write-register", ("read", "write")),
-    ("log", ("append", "read_at", "end")),
-    ("set", ("add", "elements")),
-    ("counter", ("increment", "count")),
-    ("work-queue", ("enqueue", "dequeue")),
-)
-"""Workloads and the functions that they need; the first that is served is the default."""
 QUORUM: Final = ("quorum", "quorum_host", "quorum_port")
 """The placeholders of where a node listens for the quorum that elects."""
 USUAL_FAULTS: Final = {
@@ -77,6 +76,7 @@ LINEARIZABLE: Final = {
     "set": ("add", "read"),
     "counter": ("add", "read"),
     "work-queue": ("enqueue", "dequeue"),
+    "list-append": (),
 }
 """The operations of each workload, which are promised to be linearizable by default."""
 
@@ -123,11 +123,11 @@ class DescribedTarget:
     @cached_property
     def default_workload(self) -> str:
         """The workload that it is shaken with if none is named."""
-        return self._table.workload or next(iter(self._served()), WORKLOADS[0][0])
+        return self._table.workload or next(iter(self._served()), next(iter(WORKLOADS)))
 
     def _served(self) -> list[str]:
         """Return the workloads for which its client has the functions."""
-        return [name for name, functions in WORKLOADS if self._serves(functions)]
+        return [name for name, functions in WORKLOADS.items() if self._serves(functions)]
 
     @cached_property
     def promises(self) -> Promises:
@@ -136,12 +136,14 @@ class DescribedTarget:
         linearizable = given.linearizable
         if linearizable is None:
             linearizable = frozenset(chain(*(LINEARIZABLE[name] for name in self._served())))
+        level = STRONGEST if self._serves(WORKLOADS["list-append"]) else ""
         promises = Promises(
             durable_under=given.faults,
             linearizable=linearizable,
             excludes=given.excludes,
             note=given.note,
             documented=given.documented,
+            isolation=level_of(given.isolation or level),
         )
         return weakened(promises, self._table)
 
@@ -521,8 +523,11 @@ def _less(promises: Promises, weaker: Weaker) -> Promises:
         durable &= frozenset().union(*named)
     if weaker.linearizable is not None:
         linearizable &= weaker.linearizable
+    isolation = level_of(weaker.isolation) if weaker.isolation else promises.isolation
     note = " ".join(filter(None, (promises.note, weaker.note)))
-    return replace(promises, durable_under=durable, linearizable=linearizable, note=note)
+    return replace(
+        promises, durable_under=durable, linearizable=linearizable, isolation=isolation, note=note
+    )
 
 
 def _option_number(name: str, value: str) -> int:

@@ -22,6 +22,7 @@ import msgspec
 
 from shaketable.harness.contracts.abilities import PORT_MAX, Hosts
 from shaketable.harness.contracts.errors import UsageError, unknown_name
+from shaketable.harness.contracts.isolation import LEVELS
 from shaketable.harness.contracts.promises import BUILT_IN_FAULTS, FAMILIES
 from shaketable.harness.untrusted_text import printable
 
@@ -164,6 +165,20 @@ class Commands(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return command
 
 
+NO_LEVEL: Final = "none"
+"""In place of an isolation level: transactions have none."""
+
+
+def level_of(isolation: str) -> str:
+    """Return the level that a table names; "" for none."""
+    return "" if isolation == NO_LEVEL else isolation
+
+
+def _check_level(isolation: str) -> None:
+    if isolation not in ("", NO_LEVEL, *LEVELS):
+        raise ValueError(f"isolation: {unknown_name('level', isolation, (*LEVELS, NO_LEVEL))}")
+
+
 OF_LINKS: Final = ("cut", "heal", "dropped")
 """The commands for a link; the others are for a node."""
 NEEDED_BY: Final[Mapping[str, tuple[str, ...]]] = {
@@ -184,6 +199,8 @@ class PromisesTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         excludes: further anomalies that never occur (docs/anomalies.md).
         note: a sentence for the report.
         documented: what its documentation says of what it does not promise, with the source.
+        isolation: the level that all transactions have (docs/checking.md); by default
+            strict-serializable, or none if its clients have no transactions; "none" for none.
     """
 
     durable_under: frozenset[str] = frozenset({"process", "network"})
@@ -191,8 +208,10 @@ class PromisesTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     excludes: frozenset[str] = frozenset()
     note: str = ""
     documented: str = ""
+    isolation: str = ""
 
     def __post_init__(self) -> None:
+        _check_level(self.isolation)
         known = BUILT_IN_FAULTS | set(FAMILIES)
         if unknown := sorted(self.durable_under - known):
             raise ValueError(f"durable_under knows no {unknown[0]!r} (there are: {_list(known)})")
@@ -209,14 +228,17 @@ class Weaker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     Attributes:
         durable_under: of the faults that acknowledged writes survive, those that are left.
         linearizable: of the linearizable operations, those that are left.
+        isolation: the level that is left; "none" for none.
         note: a further sentence for the report.
     """
 
     durable_under: frozenset[str] | None = None
     linearizable: frozenset[str] | None = None
+    isolation: str = ""
     note: str = ""
 
     def __post_init__(self) -> None:
+        _check_level(self.isolation)
         if self.durable_under is not None:
             PromisesTable(durable_under=self.durable_under)  # raises if it names no fault
 

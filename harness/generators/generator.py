@@ -507,13 +507,14 @@ STEPS_MAX = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """An operation as played: its client, from when to when, and its outcome."""
+    """An operation as played: its client, from when to when, its outcome and its answer."""
 
     operation: Operation
     client: int
     call_ns: int
     return_ns: int
     outcome: str
+    answer: Answer
 
 
 Life = Callable[[Due], tuple[int, str, Answer]]
@@ -602,7 +603,7 @@ def _begin(stage: _Stage, due: Due) -> Played:
     stage.free.remove(due.client)
     end_ns = due.at_ns + took_ns
     heappush(stage.open, (end_ns, due.client, due, outcome, answer))
-    return Played(due.operation, due.client, due.at_ns, end_ns, outcome)
+    return Played(due.operation, due.client, due.at_ns, end_ns, outcome, answer)
 
 
 def _go_on(stage: _Stage, wait: Wait, generator: Generator) -> Generator:

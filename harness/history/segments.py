@@ -537,10 +537,16 @@ class Recorder:
         offset: int | None = None,
         expected: int | None = None,
         request: str | None = None,
+        steps: Sequence[Sequence[Any]] | None = None,
     ) -> None:
-        """Record that `process` is about to do this. Call it before the operation is sent."""
+        """Record that `process` is about to do this. Call it before the operation is sent.
+
+        `steps`: the micro-operations of a transaction, [f, key, value] each.
+        """
         extra = None
-        if request is not None:
+        if steps is not None:
+            extra = msgspec.json.encode({"input": steps}).decode()
+        elif request is not None:
             extra = msgspec.json.encode({"request": request}).decode()
         self._writer.write_one(
             Event(
@@ -569,15 +575,20 @@ class Recorder:
         error: str | None = None,
         node: str | None = None,
         attempts: Sequence[int] | None = None,
+        steps: tuple[Sequence[Sequence[Any]], Sequence[Sequence[Any]]] | None = None,
     ) -> None:
         """Record a completion: type ok, fail or info.
 
         `output` may be many: messages, (offset, value), or the elements of a set. `attempts`: how
-        often each of the messages was delivered before.
+        often each of the messages was delivered before. `steps`: those of a transaction, as they
+        were asked and as they were answered.
         """
         text = None if error is None else _storable(error)
         extra = None
-        if output is not None and not isinstance(output, int):
+        if steps is not None:
+            extra = msgspec.json.encode({"input": steps[0], "output": steps[1]}).decode()
+            output = None
+        elif output is not None and not isinstance(output, int):
             fields: dict[str, Any] = {"output": output}
             if attempts is not None:
                 fields["attempts"] = attempts

@@ -38,6 +38,7 @@ from shaketable.checkers.models.model import Model
 from shaketable.harness.budget_clock import budget_clock_s, uncounted
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.finding_kinds import ANOMALIES
+from shaketable.harness.contracts.isolation import STRONGEST
 from shaketable.harness.contracts.plugins import CheckContext, Checker, Promises, SearchBudget
 from shaketable.harness.contracts.verdict import Outcome, Verdict
 from shaketable.harness.history.foreign.columns import TRANSACTION
@@ -364,7 +365,7 @@ def _compared(
 
 def _all_promises(fs: frozenset[str]) -> Promises:
     """Return promises that exclude every anomaly, since the system declared none."""
-    return Promises(linearizable=fs, excludes=ANOMALIES)
+    return Promises(linearizable=fs, excludes=ANOMALIES, isolation=STRONGEST)
 
 
 def _write_parts(operations: pa.Table, folder: Path) -> tuple[Path, ...]:

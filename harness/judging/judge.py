@@ -376,7 +376,7 @@ def to_json(results: Results) -> dict[str, Any]:
         "faults_unavailable": dict(results.faults_unavailable),
         "failover": results.failover,
         "incomplete": results.incomplete,
-        "promises": _promises(results.promises),
+        "promises": results.promises.as_json(),
         "engine": results.engine,
         "repeat": results.repeat,
         "checkers": {verdict.checker: _verdict(verdict) for verdict in results.verdicts},
@@ -409,19 +409,6 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
 
 def _findings(findings: Sequence[Finding]) -> list[dict[str, Any]]:
     return [asdict(finding) for finding in findings]
-
-
-def _promises(promises: Promises) -> dict[str, Any]:
-    return {
-        "durable_under": sorted(promises.durable_under),
-        "linearizable": sorted(promises.linearizable),
-        "committed_prefix": promises.committed_prefix,
-        "excludes": sorted(promises.excludes),
-        "note": promises.note,
-        "copies": promises.copies,
-        "delivered_under": sorted(promises.all_delivered_under),
-        "documented": promises.documented,
-    }
 
 
 def _jsonable(value: object) -> Any:

@@ -94,16 +94,7 @@ def describe(
         "started": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "command": " ".join(command),
         "versions": versions(),
-        "promises": {
-            "durable_under": sorted(promises.durable_under),
-            "linearizable": sorted(promises.linearizable),
-            "committed_prefix": promises.committed_prefix,
-            "excludes": sorted(promises.excludes),
-            "note": promises.note,
-            "copies": promises.copies,
-            "delivered_under": sorted(promises.all_delivered_under),
-            "documented": promises.documented,
-        },
+        "promises": promises.as_json(),
     }
 
 

@@ -16,6 +16,7 @@ from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.described import FILE_NAME, scaffold
+from shaketable.harness.described.operations import WORKLOADS
 from shaketable.harness.described.target_file import NAME, read
 from shaketable.harness.installing.cache import cache_folder, folder_of, is_installed
 from shaketable.harness.installing.installers import install as install_into
@@ -53,11 +54,9 @@ def new(
     if file.exists() and name in read(file):
         raise UsageError(f"{FILE_NAME} describes {name!r} already")
     command = start or _asked("Command that starts one node", scaffold.START)
-    workload = operations or _asked(
-        f"What clients do ({', '.join(scaffold.OPERATIONS)})", "register"
-    )
-    if workload not in scaffold.OPERATIONS:
-        raise UsageError(f"clients do one of {', '.join(scaffold.OPERATIONS)}, not {workload!r}")
+    workload = operations or _asked(f"What clients do ({', '.join(WORKLOADS)})", "register")
+    if workload not in WORKLOADS:
+        raise UsageError(f"clients do one of {', '.join(WORKLOADS)}, not {workload!r}")
     url = leader if leader is not None else _asked("URL that says who leads, if any", "")
     texts = {
         folder / scaffold.client_file(name): scaffold.client(workload),

@@ -57,7 +57,8 @@ def install(
 def test_built_ins_are_found_by_their_package() -> None:
     built_in = discovery.find("workloads")
     assert sorted(built_in) == [
-        "combined", "combined-queues", "counter", "everything-clients", "log", "offsets",
+        "combined", "combined-queues", "counter", "everything-clients",
+        "list-append", "log", "offsets",
         "queue", "queue-batches",
         "queue-delays", "queue-held", "queue-keys", "queue-offsets",
         "queue-operators", "queue-ordered", "queue-push",
@@ -75,7 +76,8 @@ def test_external_plug_ins_are_found_by_entry_point(
 ) -> None:
     install(tmp_path, monkeypatch, WORKLOAD)
     assert sorted(discovery.find("workloads")) == [
-        "combined", "combined-queues", "counter", "everything-clients", "log", "offsets",
+        "combined", "combined-queues", "counter", "everything-clients",
+        "list-append", "log", "offsets",
         "other", "queue", "queue-batches",
         "queue-delays", "queue-held", "queue-keys", "queue-offsets",
         "queue-operators", "queue-ordered", "queue-push",

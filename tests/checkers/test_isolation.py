@@ -14,6 +14,8 @@ import pytest
 from shaketable.checkers.transactions import levels
 from shaketable.checkers.transactions.isolation import PLUGIN
 from shaketable.harness import cli
+from shaketable.harness.contracts import isolation
+from shaketable.harness.contracts.isolation import STRONGEST
 from shaketable.harness.contracts.plugins import CheckContext, Promises
 from shaketable.harness.contracts.verdict import Outcome, Verdict
 from shaketable.harness.history.foreign import read_history
@@ -55,7 +57,7 @@ def verdict_on(*texts: str, initial: str | None = None, **context: Any) -> Verdi
              "return_ns": None if outcome == "info" else int(end), "outcome": outcome,
              "extra": json.dumps(extra)}
         )  # fmt: skip
-    given = CheckContext((), {}, Promises(), initial=initial, **context)
+    given = CheckContext((), {}, Promises(isolation=STRONGEST), initial=initial, **context)
     table = pa.Table.from_pylist(rows, OPERATIONS)
     return PLUGIN.conclude(PLUGIN.check({"operations": table}, given), given)
 
@@ -104,9 +106,9 @@ def test_each_anomaly_has_its_name_and_what_it_breaks(kind: str) -> None:
     assert verdict.outcome is Outcome.INVALID
     found = {finding.kind: finding for finding in verdict.findings}
     assert kind in found, verdict.summary
-    assert found[kind].details["breaks"] == list(levels.BREAKS[kind])
+    assert found[kind].details["breaks"] == list(isolation.BREAKS[kind])
     assert found[kind].operations
-    assert set(levels.BREAKS[kind]) <= set(verdict.data["broken"])
+    assert set(isolation.BREAKS[kind]) <= set(verdict.data["broken"])
     assert not set(verdict.data["broken"]) & set(verdict.data["holds"])
 
 
@@ -215,13 +217,13 @@ def test_a_cycle_is_drawn_where_all_of_it_is_transactions() -> None:
 
 
 def test_levels_imply_each_other_without_a_circle() -> None:
-    for level in levels.LEVELS:
-        assert level in levels.implied(level)
-        for weaker in levels.implied(level) - {level}:
-            assert level not in levels.implied(weaker)
-    assert levels.implied(levels.STRONGEST) == set(levels.LEVELS)
-    for named in levels.BREAKS.values():
-        assert set(named) <= set(levels.LEVELS)
+    for level in isolation.LEVELS:
+        assert level in isolation.implied(level)
+        for weaker in isolation.implied(level) - {level}:
+            assert level not in isolation.implied(weaker)
+    assert isolation.implied(isolation.STRONGEST) == set(isolation.LEVELS)
+    for named in isolation.BREAKS.values():
+        assert set(named) <= set(isolation.LEVELS)
     assert levels.weakest(["causal", "read-atomic", "repeatable-read"]) == ("read-atomic",)
     assert levels.strongest(["causal", "read-atomic"]) == ("causal",)
 
@@ -309,7 +311,7 @@ def lines_of(name: str) -> list[dict[str, str]]:
 
 def judged(path: Path) -> Verdict:
     history = read_history(path)
-    context = CheckContext((), {}, Promises(), initial=history.initial)
+    context = CheckContext((), {}, Promises(isolation=STRONGEST), initial=history.initial)
     return PLUGIN.conclude(PLUGIN.check({"operations": history.operations}, context), context)
 
 

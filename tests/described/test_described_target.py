@@ -211,6 +211,31 @@ def test_a_loss_is_a_breach_whatever_its_client_serves(
     assert why_not_promised(loss, promised) is None
 
 
+@pytest.mark.parametrize(
+    ("given", "level"),
+    [
+        ("", "strict-serializable"),
+        ('[targets.kvs.promises]\nisolation = "snapshot-isolation"', "snapshot-isolation"),
+        ('[targets.kvs.promises]\nisolation = "none"', ""),
+        (
+            'options = { reads = "old" }\n[targets.kvs.promises_with.reads.old]\n'
+            'isolation = "serializable"',
+            "serializable",
+        ),
+        ('options = { reads = "old" }\n[targets.kvs.promises_with.reads.old]\nnote = "Old."',
+         "strict-serializable"),
+    ],
+)  # fmt: skip
+def test_transactions_have_the_strongest_level_unless_it_promises_less(
+    tmp_path: Path, given: str, level: str
+) -> None:
+    target = target_of(tmp_path, given)
+    (tmp_path / "client.py").write_text("def transact(session, steps): ...\n")
+    assert target.default_workload == "list-append"
+    assert target.promises.isolation == level
+    assert target.promises.linearizable == frozenset()
+
+
 def test_what_it_promises_can_be_given(tmp_path: Path) -> None:
     given = '[targets.kvs.promises]\nlinearizable = ["write"]\nnote = "So it says."'
     assert target_of(tmp_path, given).promises.linearizable == {"write"}

@@ -17,6 +17,7 @@ from shaketable.harness.contracts.clients import (
     ReadWriteClient,
     RegisterClient,
     SetClient,
+    TransactionClient,
 )
 from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError, UsageError
 from shaketable.harness.contracts.plugins import Address
@@ -249,3 +250,62 @@ def test_one_line_says_what_is_wrong_with_a_file(tmp_path: Path, text: str, told
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no client file"):
         load(tmp_path / "c.py")
+
+
+TRANSACTIONS = """
+CALLS = []
+ANSWERS = {}
+
+def transact(session, steps):
+    CALLS.append(steps)
+    answer = ANSWERS.get("next", steps)
+    if isinstance(answer, Exception):
+        raise answer
+    return [(f, key, ["3", b"4"] if f == "r" else value) for f, key, value in answer]
+"""
+STEPS = (("append", "k", 3), ("r", "k", None))
+
+
+def test_a_transaction_has_the_steps_of_its_clients_with_keys_of_the_run(tmp_path: Path) -> None:
+    client, calls = client_of(tmp_path, TRANSACTIONS)
+    assert isinstance(client, TransactionClient)
+    client.key_prefix = "run-7/"
+    assert run(lambda: client.transact(STEPS)) == [("append", "k", 3), ("r", "k", [3, 4])]
+    assert calls == [[["append", "run-7/k", 3], ["r", "run-7/k", None]]]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], "returned [], not its 2 steps"),
+        ("ab", "returned 'ab', not its 2 steps"),
+        ([("append", "k", 3), ("r", "other", [1])], "returned ('r', 'other', [1]) for ['r', 'k', "),
+        ([("append", "k", 3), ("r", "k", "12")], "returned '12' for a read, no list"),
+        ([("append", "k", 3), ("r", "k", ["x"])], "returned 'x', no whole number"),
+        ([("append", "k", 3), 7], "returned 7 for ['r', 'k', None]"),
+    ],
+)
+def test_an_answer_that_is_not_to_the_steps_is_a_mistake_of_the_file(
+    tmp_path: Path, given: object, said: str
+) -> None:
+    text = f"CALLS = []\ndef transact(session, steps): return {given!r}\n"
+    client, _ = client_of(tmp_path, text)
+    with pytest.raises(TypeError) as told:
+        run(lambda: client.transact(STEPS))
+    assert said in str(told.value)
+
+
+@pytest.mark.parametrize(("steps", "error"), [(STEPS, IndefiniteError), (STEPS[1:], DefiniteError)])
+def test_a_transaction_that_only_reads_certainly_changed_nothing(
+    tmp_path: Path, steps: Any, error: type[Exception]
+) -> None:
+    text = "CALLS = []\ndef transact(session, steps): raise OSError('gone')\n"
+    client, _ = client_of(tmp_path, text)
+    with pytest.raises(error):
+        run(lambda: client.transact(steps))
+
+
+def test_a_list_that_does_not_exist_is_empty(tmp_path: Path) -> None:
+    text = "CALLS = []\ndef transact(session, steps): return steps\n"
+    client, _ = client_of(tmp_path, text)
+    assert run(lambda: client.transact(STEPS)) == [("append", "k", 3), ("r", "k", [])]

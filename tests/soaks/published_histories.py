@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from shaketable.checkers.transactions.levels import LEVELS
 from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.contracts.isolation import LEVELS
 from shaketable.harness.judging import engines
 from shaketable.harness.judging.checking import CheckSettings, check_path
 from shaketable.reports.check_page.checked_history import CheckedHistory

@@ -130,11 +130,66 @@ def test_an_increment_of_etcd_is_tried_again_if_another_came_before(server: Answ
 
 def test_an_increment_that_never_comes_first_has_changed_nothing(server: Answering) -> None:
     client = client_of("etcd")
-    server.answers = [(200, {})] * (2 * client.INCREMENTS_MAX)
+    server.answers = [(200, {})] * (2 * client.ATTEMPTS_MAX)
     session = client.open(server.node(reads="linearizable"))
     with pytest.raises(client.RefusedError):
         client.increment(session, "k", 2)
     client.close(session)
+    assert not server.answers
+
+
+STEPS = [["r", "k", None], ["append", "k", 3], ["r", "k", None], ["append", "other", 4]]
+
+
+def test_a_transaction_of_etcd_writes_if_nothing_that_it_read_has_changed(
+    server: Answering,
+) -> None:
+    client = client_of("etcd")
+    kept = {"kvs": [{"value": "MSAy", "mod_revision": "12"}]}
+    read = {"responses": [{"response_range": kept}, {"response_range": {}}]}
+    server.answers = [(200, read), (200, {}), (200, read), (200, {"succeeded": True})]
+    session = client.open(server.node(reads="linearizable"))
+    assert client.transact(session, STEPS) == [
+        ["r", "k", ["1", "2"]], ["append", "k", 3], ["r", "k", ["1", "2", "3"]],
+        ["append", "other", 4],
+    ]  # fmt: skip
+    client.close(session)
+    (path, asked), (_, written), _, _ = server.asked
+    assert path == "/v3/kv/txn"
+    assert asked["success"] == [
+        {"request_range": {"key": "aw==", "serializable": False}},
+        {"request_range": {"key": "b3RoZXI=", "serializable": False}},
+    ]
+    assert written["compare"] == [
+        {"key": "aw==", "target": "MOD", "mod_revision": "12"},
+        {"key": "b3RoZXI=", "target": "MOD", "mod_revision": "0"},
+    ]
+    assert written["success"] == [
+        {"request_put": {"key": "aw==", "value": "MSAyIDM="}},
+        {"request_put": {"key": "b3RoZXI=", "value": "NA=="}},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answers", "is_definite"),
+    [
+        ([(503, {"error": "etcdserver: request timed out"})], True),
+        ([(200, {"responses": [{"response_range": {}}] * 2})] * 1
+         + [(503, {"error": "etcdserver: request timed out"})], False),
+        ([(200, {"responses": [{"response_range": {}}] * 2}), (200, {})] * 32, True),
+    ],
+    ids=["as it reads", "as it writes", "others always come before"],
+)  # fmt: skip
+def test_a_transaction_of_etcd_is_of_unknown_outcome_only_if_it_may_have_written(
+    answers: list[Any], is_definite: bool, server: Answering
+) -> None:
+    client = client_of("etcd")
+    server.answers = answers
+    session = client.open(server.node(reads="linearizable"))
+    with pytest.raises(Exception) as failed:  # noqa: PT011 - its type is looked at
+        client.transact(session, STEPS)
+    client.close(session)
+    assert isinstance(failed.value, client.DEFINITE) is is_definite
     assert not server.answers
 
 

@@ -242,7 +242,7 @@ class Worker:
         self._recorder.invoke(
             client.process, operation.f, key,
             value=operation.value, offset=offset, expected=operation.expected,
-            request=operation.request,
+            request=operation.request, steps=operation.steps,
         )  # fmt: skip
         answer = NO_ANSWER
         error: str | None = None
@@ -270,6 +270,7 @@ class Worker:
             client.process, outcome, operation.f, key,
             output=_output(answer), offset=answer.offset, error=error, node=node,
             attempts=answer.attempts,
+            steps=None if answer.steps is None else (operation.steps or (), answer.steps),
         )  # fmt: skip
         self._ended[outcome] += 1
         client.trouble = error or ""

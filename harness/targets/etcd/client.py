@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 from base64 import b64decode, b64encode
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from shaketable.harness.described.client import Node
 
 REFUSALS: Final = ("etcdserver: no leader", "etcdserver: too many requests")
 """What a server says before it proposes a write; after any other error it may take effect."""
-INCREMENTS_MAX: Final = 32
-"""An increment that other clients come before so often is given up: it has changed nothing."""
+ATTEMPTS_MAX: Final = 32
+"""An increment or transaction that others come before so often is given up: it changed nothing."""
 
 
 class RefusedError(Exception):
@@ -72,19 +74,71 @@ def elements(session: Session, key: str) -> list[str]:
 
 def increment(session: Session, key: str, amount: int) -> None:
     """Add to a counter: read it, and write it if it is still the same revision."""
-    for _ in range(INCREMENTS_MAX):
-        found = _range(session, key=_text(key))
+    for _ in range(ATTEMPTS_MAX):
+        with _nothing_written():
+            found = _range(session, key=_text(key))
         before = int(_value(found[0])) if found else 0
         revision = found[0]["mod_revision"] if found else "0"
         same = {"target": "MOD", "mod_revision": revision}
         if _put_if(session, key, same, before + amount):
             return
-    raise RefusedError(f"{INCREMENTS_MAX} others came before")
+    raise RefusedError(f"{ATTEMPTS_MAX} others came before")
 
 
 def count(session: Session, key: str) -> str | None:
     """Return a counter's value."""
     return read(session, key)
+
+
+def transact(session: Session, steps: list[list[Any]]) -> list[list[Any]]:
+    """Do the steps of a transaction, as etcd's STM does: read all keys, write if none has changed.
+
+    All that is read is of one revision. A list is its elements as text.
+    """
+    names = list(dict.fromkeys(key for _, key, _ in steps))
+    appended = list(dict.fromkeys(key for f, key, _ in steps if f == "append"))
+    ranges = [
+        {"request_range": {"key": _text(name), "serializable": session.is_serializable}}
+        for name in names
+    ]
+    for _ in range(ATTEMPTS_MAX):
+        with _nothing_written():
+            said = _ask(session, "txn", success=ranges).get("responses", [])
+        found = [each["response_range"].get("kvs", []) for each in said]
+        lists = {
+            name: _value(kvs[0]).split() if kvs else []
+            for name, kvs in zip(names, found, strict=True)
+        }
+        done = [[f, key, _stepped(lists, f, key, value)] for f, key, value in steps]
+        revisions = [kvs[0]["mod_revision"] if kvs else "0" for kvs in found]
+        same = [
+            {"key": _text(name), "target": "MOD", "mod_revision": revision}
+            for name, revision in zip(names, revisions, strict=True)
+        ]
+        puts = [
+            {"request_put": {"key": _text(name), "value": _text(" ".join(lists[name]))}}
+            for name in appended
+        ]
+        if not puts or "succeeded" in _ask(session, "txn", compare=same, success=puts):
+            return done
+    raise RefusedError(f"{ATTEMPTS_MAX} others came before")
+
+
+def _stepped(lists: dict[str, list[str]], f: str, key: str, value: int | None) -> Any:
+    """Do a step on the lists that were read; return what it read, or appended."""
+    if f == "r":
+        return list(lists[key])
+    lists[key] += [str(value)]
+    return value
+
+
+@contextlib.contextmanager
+def _nothing_written() -> Iterator[None]:
+    """Around a read that comes before a write: its errors are definite."""
+    try:
+        yield
+    except Exception as error:
+        raise RefusedError(f"{type(error).__name__}: {error}") from error
 
 
 def _put_if(session: Session, key: str, holds: dict[str, str], value: int) -> bool:
