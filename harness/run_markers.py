@@ -16,8 +16,9 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -201,3 +202,20 @@ def _pid_namespace(pid: int) -> int:
         return Path(f"/proc/{pid}/ns/pid").stat().st_ino
     except OSError:
         return 0
+
+
+def session_of(pid: int) -> int:
+    """Return the id of a process's session; -1 if there is no such process."""
+    fields = proc_stat(pid)
+    return int(fields[3]) if fields is not None else -1
+
+
+def kill(process: ProcessIdentity) -> None:
+    """Send SIGKILL to that process, and to no other that may get its pid."""
+    with suppress(OSError):
+        handle = os.pidfd_open(process.pid)
+        try:
+            if process.is_alive:  # so the handle is of this very process
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        finally:
+            os.close(handle)

@@ -32,6 +32,7 @@ from shaketable.harness.contracts.abilities import (
     RunsAlready,
     RunsOnHosts,
     TunesReplication,
+    UsuallyPaced,
     UsuallyShaken,
     UsuallyUsed,
 )
@@ -232,7 +233,15 @@ def loads(text: str, where: str, overrides: Mapping[str, Any] | None = None) -> 
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{where}: not TOML: {error}") from error
     _convert(given, where)  # so that errors of the file name the file
-    return _convert({**given, **(overrides or {})}, "command line" if overrides else where)
+    given |= overrides or {}
+    usual = usual_of(given.get("target") or Campaign().target)
+    return _convert({**usual, **given}, "command line" if overrides else where)
+
+
+def usual_of(target: str) -> Mapping[str, float]:
+    """Return the values that are usual for a target's campaigns, by key; none if it is unknown."""
+    found = discovery.find("targets").get(target)
+    return found.usual_campaign if isinstance(found, UsuallyPaced) else {}
 
 
 def resolve(campaign: Campaign) -> Campaign:
@@ -664,6 +673,7 @@ def repeat_command(campaign: Campaign, folder: Path) -> str:
     """
     defaults: dict[str, Any] = msgspec.to_builtins(load(BUILT_IN))
     values: dict[str, Any] = msgspec.to_builtins(campaign)
+    defaults |= usual_of(campaign.target)
     words = [*PROGRAM_WORDS, "run"]
     target = discovery.find("targets").get(campaign.target)
     # The target's default faults; unknown if the target is not installed.

@@ -186,6 +186,26 @@ class ListensOnce(Protocol):
 
 
 @runtime_checkable
+class TellsOwnAddresses(Protocol):
+    """A target whose nodes may tell each other where they listen, whatever they were told.
+
+    As Galera's do: a proxy between them would be passed by. Such links are cut in world `netns`.
+    """
+
+    tells_own_addresses: bool
+
+
+@runtime_checkable
+class UsuallyPaced(Protocol):
+    """A target for whose campaigns other times are usual: it needs longer to come back."""
+
+    @property
+    def usual_campaign(self) -> Mapping[str, float]:
+        """Return values, in seconds, by key of campaign files; for campaigns that give none."""
+        ...
+
+
+@runtime_checkable
 class HasSize(Protocol):
     """A target that may say how many nodes its group has."""
 

@@ -97,6 +97,7 @@ class DescribedTarget:
         self.summary = table.summary or f"Described in {file.name}."
         self.advertises_addresses = table.one_address
         self.listens_once = table.one_port
+        self.tells_own_addresses = table.own_addresses
         self.has_quorum_addresses = table.quorum_port
         self._table = table
         self._last: dict[str, tuple[float, NodeStatus | None]] = {}
@@ -146,6 +147,11 @@ class DescribedTarget:
             isolation=level_of(given.isolation or level),
         )
         return weakened(promises, self._table)
+
+    @property
+    def usual_campaign(self) -> Mapping[str, float]:
+        """The values of campaigns that give none (`contracts.abilities.UsuallyPaced`)."""
+        return self._table.campaign
 
     @property
     def options(self) -> Mapping[str, str]:
@@ -279,7 +285,8 @@ class DescribedTarget:
         if ready is None:
             return await _accepts(at)
         if ready.log:
-            return await self._printed(layout, ready.log) is not None
+            said = await self._printed(layout, ready.log)
+            return said is not None and said.get("ready", "") is not None
         values, here = self._values(layout), self.file.parent
         if ready.http:
             return await _fetched(filled(ready.http, values), timeout_s) is not None

@@ -50,11 +50,17 @@ SIZE_MAX: Final = 9
 EXTENDS: Final = "extends"
 """The key of a target that is another one with differences."""
 OF_STARTED: Final = (
-    "setup", "arguments", "others", "env", "one_address", "one_port", "quorum_port", "size", "disk",
+    "setup", "arguments", "others", "env", "one_address", "one_port", "own_addresses",
+    "quorum_port", "size", "disk",
 )  # fmt: skip
 """Keys for nodes that a run starts."""
 RUN_THERE: Final = ("start", "setup", "arguments", "others", "env")
 """Keys with what is run on the node's host, if nodes are on other machines."""
+PACE: Final = (
+    "nemesis_interval", "fault_duration_min", "fault_duration_max", "time_limit", "steady",
+    "op_timeout",
+)  # fmt: skip
+"""The keys of a campaign that a target can have values of its own for, all in seconds."""
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {"disk": ("volatile",)}
 """The keys that take one of a few names."""
 
@@ -64,7 +70,8 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     Attributes:
         http: a URL that answers 2xx.
-        log: a regular expression that a line of the node's output matches.
+        log: a regular expression that a line of the node's output matches. If it has a group
+            `ready`, that has to be in the last of such lines: a node may say that it no longer is.
         command: a command that exits with 0.
     """
 
@@ -267,11 +274,15 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         peer_separator: what separates them.
         one_address: nodes tell their peers one address, the same for all (as etcd's do).
         one_port: nodes listen for clients and peers at the same port (as Redis' do).
+        own_addresses: nodes tell each other where they listen (as Galera's do), so that links can
+            be cut in world netns alone.
         quorum_port: nodes listen at a port of its own for the quorum that elects (as Kafka's
             controllers do); with `one_address`, and on this machine alone.
         size: how many nodes the group has; 0: as many as the campaign says.
         disk: "volatile": nodes keep their data on a file system that loses what was not synced, so
             that they can lose power, and their disks can fail; without it, in plain folders.
+        campaign: values of campaigns that give none (`PACE`): of a system that needs longer to come
+            back than ours.
         options: what the functions find in their node's `options`, and texts and numbers also as
             placeholders: what `--option NAME=VALUE` can replace.
         choices: the values that an option can have, if not any.
@@ -299,9 +310,11 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     peer_separator: str = ","
     one_address: bool = False
     one_port: bool = False
+    own_addresses: bool = False
     quorum_port: bool = False
     size: Annotated[int, msgspec.Meta(ge=0, le=SIZE_MAX)] = 0
     disk: Literal["volatile", ""] = ""
+    campaign: Mapping[str, float] = {}
     options: Mapping[str, Any] = {}
     choices: Mapping[str, tuple[str, ...]] = {}
     promises_with: Mapping[str, Mapping[str, Weaker]] = {}
@@ -316,6 +329,9 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             further = (*self.option_texts, *self.further_placeholders)
             _check_placeholders(key, text, (*places, *further))
         self._check_options()
+        for key in self.campaign:
+            if key not in PACE:
+                raise ValueError(f"campaign: {unknown_name('key', key, PACE)}")
         if self.quorum_port and not self.one_address:
             raise ValueError("quorum_port needs one_address = true as well")
         _check_placeholders("peer_format", self.peer_format, OF_A_PEER)

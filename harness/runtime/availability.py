@@ -27,6 +27,7 @@ from shaketable.harness.contracts.abilities import (
     RunsOnHosts,
     ShowsClock,
     SteersNodes,
+    TellsOwnAddresses,
 )
 from shaketable.harness.contracts.capabilities import (
     NETWORK,
@@ -205,6 +206,16 @@ _CLOCKS_AND_DISKS: Mapping[Capability, Support] = {
 }
 
 
+def _proxied(target: Target, _options: Json) -> str | None:
+    """Return why the target's nodes cannot be given proxies as their peers, or None."""
+    if isinstance(target, TellsOwnAddresses) and target.tells_own_addresses:
+        return (
+            f"nodes of {target.name} tell each other where they listen, and pass by proxies:"
+            " --world netns has such links"
+        )
+    return None
+
+
 def _packets(capability: Capability) -> SupportCheck:
     """Return a check that reports what a trial on this machine found (`network.probe`)."""
 
@@ -225,8 +236,16 @@ PROCESS: Mapping[Capability, Support] = {
     **_OPERATORS,
     **_RESOURCES,
     **dict.fromkeys(
-        (Capability.WIPE, Capability.DELAY, Capability.RATE, Capability.RESET, Capability.HALF_OPEN)
+        (
+            Capability.CUT,
+            Capability.DELAY,
+            Capability.RATE,
+            Capability.RESET,
+            Capability.HALF_OPEN,
+        ),
+        _proxied,
     ),
+    Capability.WIPE: None,
     Capability.NAME_SERVERS: NOT_ON_THE_WAY,
     Capability.NAME_SERVER_PROCESSES: _name_servers,
     Capability.CLIENT_LINKS: None,

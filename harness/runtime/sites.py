@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from shaketable.harness.campaigns.campaign import Campaign, node_names, target_of
 from shaketable.harness.contracts.abilities import (
     AdvertisesAddresses,
     HasQuorumAddresses,
     ListensOnce,
+    TellsOwnAddresses,
 )
 from shaketable.harness.contracts.plugins import Address, Json, NodeLayout
 from shaketable.harness.history.run_folder import RunFolder
@@ -44,6 +46,14 @@ class Site:
     callers: Callers | None = None
 
 
+class _Listening(NamedTuple):
+    """Whether nodes listen once for clients and peers, and for a quorum; `direct`: no proxies."""
+
+    once: bool
+    quorum: bool
+    direct: bool
+
+
 def lay_out(
     campaign: Campaign,
     folder: RunFolder,
@@ -72,9 +82,9 @@ def lay_out(
         site = _advertised(site) if is_advertised else site
         return _with_quorum(site) if quorum else site
     callers = Callers() if is_advertised else None
-    return _on_loopback(
-        campaign, folder, base_port, options, name_servers, callers, once=once, quorum=quorum
-    )
+    direct = isinstance(target, TellsOwnAddresses) and target.tells_own_addresses
+    listening = _Listening(once, quorum, direct)
+    return _on_loopback(campaign, folder, base_port, options, name_servers, callers, listening)
 
 
 def _on_loopback(
@@ -84,11 +94,10 @@ def _on_loopback(
     options: Json,
     name_servers: Sequence[str],
     callers: Callers | None,
-    *,
-    once: bool,
-    quorum: bool,
+    listening: _Listening,
 ) -> Site:
     """Give each node its ports, each ordered pair (or node) a proxy, a name server a port."""
+    once, quorum, direct = listening
     nodes = node_names(campaign)
     owners = [f"the {who} of node {node}" for node in nodes for who in ("clients", "peers")]
     owners += [f"the name server {name}" for name in name_servers]
@@ -109,7 +118,11 @@ def _on_loopback(
             directory=folder.node(node),
             client_address=client_of[node],
             peer_address=peer_of[node],
-            peers={peer: network.address(node, peer) for peer in nodes if peer != node},
+            peers={
+                peer: peer_of[peer] if direct else network.address(node, peer)
+                for peer in nodes
+                if peer != node
+            },
             options=options,
             name_servers=tuple(of_helpers),
             advertised_address=None if callers is None else network.advertised(node),

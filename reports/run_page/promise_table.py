@@ -10,7 +10,7 @@ from shaketable.harness.contracts.promises import in_families
 from shaketable.reports import finding_texts
 from shaketable.reports.run_view import CheckerView, PromiseRow
 
-DURABLE, DELIVERED, LINEARIZABLE, PREFIX, EXCLUDED, MEANT, RULES = range(7)
+DURABLE, DELIVERED, LINEARIZABLE, PREFIX, EXCLUDED, MEANT, RULES, ISOLATED = range(8)
 
 JUDGES: Final[Mapping[str, tuple[int, ...]]] = {
     "durability": (DURABLE,),
@@ -26,6 +26,7 @@ JUDGES: Final[Mapping[str, tuple[int, ...]]] = {
     "linearizable-register": (LINEARIZABLE,),
     "cycles": (LINEARIZABLE, EXCLUDED),
     "transaction-cycles": (LINEARIZABLE, EXCLUDED),
+    "isolation": (ISOLATED, EXCLUDED),
     "committed-prefix": (PREFIX,),
     "invariants": (RULES,),
     "run-as-planned": (MEANT,),
@@ -82,6 +83,8 @@ def _stated(stated: Mapping[str, Any]) -> Iterable[tuple[int, str]]:
             f"On each key, {names} behave as if done one after the other, each at a moment between "
             "its call and its answer (linearizable).",
         )
+    if level := stated.get("isolation"):
+        yield ISOLATED, f"Transactions are isolated as {level} asks for (docs/isolation.md)."
     if stated.get("committed_prefix"):
         yield PREFIX, "What is committed is the same, entry by entry, in the logs of all nodes."
     if excludes := _names(stated.get("excludes")):
@@ -162,6 +165,8 @@ def promised(promises: object) -> tuple[str, ...]:
         sentences.append(f"an acknowledged append survives {survived}{power}")
     if linearizable := _names(stated.get("linearizable")):
         sentences.append(f"{', '.join(sorted(linearizable))} are linearizable on each queue")
+    if level := stated.get("isolation"):
+        sentences.append(f"transactions are {level}")
     if stated.get("committed_prefix"):
         sentences.append("committed log prefixes are equal on all nodes")
     delivered = _names(stated.get("delivered_under"))

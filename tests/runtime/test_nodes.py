@@ -13,6 +13,7 @@ import pytest
 import trio
 import trio.testing
 
+from shaketable.harness import run_markers
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import Launch
 from shaketable.harness.runtime.processes import ports
@@ -122,6 +123,35 @@ def test_a_node_that_ignores_sigterm_is_killed(tmp_path):
             await made.stop(0.05)
             ended = await made.wait()
             assert (ended.returncode, ended.asked) == (-signal.SIGKILL, True)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("how", ["kill", "stop", "itself"])
+def test_what_a_node_has_started_ends_with_it(tmp_path, how):
+    starts = (
+        "import subprocess, sys\n"
+        "child = subprocess.Popen(['sleep', '600'])\n"
+        "print(child.pid, flush=True)\n"
+        + ("" if how == "itself" else "import time\ntime.sleep(600)")
+    )  # fmt: skip
+    marker = run_markers.RunMarker(run_markers.identify(os.getpid()), tmp_path)
+
+    async def scenario() -> None:
+        launch = Launch((sys.executable, "-c", starts), {run_markers.VARIABLE: str(marker)})
+        made = NodeProcess("n1", launch, tmp_path, tmp_path / "node.log", 0)
+        made.start()
+        while not (line := made.last_line()):
+            await trio.sleep(0.01)
+        child = run_markers.identify(int(line))
+        if how == "kill":
+            await made.kill()
+        elif how == "stop":
+            await made.stop(5.0)
+        else:
+            await made.wait()
+        while child.is_alive:
+            await trio.sleep(0.01)
 
     run(scenario)
 

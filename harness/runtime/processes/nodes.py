@@ -20,7 +20,7 @@ from typing import BinaryIO
 
 import trio
 
-from shaketable.harness import guard
+from shaketable.harness import guard, run_markers
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import Launch
 
@@ -206,6 +206,7 @@ class NodeProcess:
             finally:
                 os.close(pidfd)
         at_ns = monotonic_ns() - self._start_ns
+        _end_those_left(process.pid)
         is_excused = self._is_excused(incarnation)
         return Exit(
             self.node,
@@ -299,6 +300,18 @@ class NodeProcess:
     def _mark(self, what: str) -> None:
         with self.log.open("a+b", buffering=0) as log:
             _mark(log, f"{self.node} {what}", self._start_ns)
+
+
+def _end_those_left(session: int) -> None:
+    """Kill what a node had started (Galera's state transfers): a node ends as a machine does.
+
+    Only what is of a run: the number of its session may have been given anew.
+    """
+    for pid in run_markers.pids():
+        if run_markers.session_of(pid) == session and run_markers.marker_of(pid) is not None:
+            left = run_markers.identify(pid)
+            if left is not None:
+                run_markers.kill(left)
 
 
 def _nothing() -> None:

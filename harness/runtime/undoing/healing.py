@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -435,7 +434,7 @@ def end_processes(path: Path, account: Account | None) -> tuple[tuple[str, ...],
         for each in alive:
             ended.setdefault(each, _called(each.pid))
             spaces |= {space for space in [_space(each.pid)] if space}
-            _kill(each)
+            run_markers.kill(each)
         _await_end(alive)
     left = [each for each in _find(path, account) if each.is_alive]
     did = [f"ended process {who.pid} ({name})" for who, name in ended.items() if who not in left]
@@ -456,7 +455,11 @@ def _find(path: Path, account: Account | None) -> Iterator[ProcessIdentity]:
             continue
         mark = run_markers.marker_of(pid)
         is_marked = mark is not None and mark.folder == path
-        if found in named or is_marked or (_session(pid) in sessions and _works_in(pid, path)):
+        if (
+            found in named
+            or is_marked
+            or (run_markers.session_of(pid) in sessions and _works_in(pid, path))
+        ):
             yield found
 
 
@@ -470,11 +473,6 @@ def _own_line() -> set[int]:
     return line
 
 
-def _session(pid: int) -> int:
-    fields = run_markers.proc_stat(pid)
-    return int(fields[3]) if fields is not None else -1
-
-
 def _works_in(pid: int, path: Path) -> bool:
     """True if a process has its working directory in the run's folder, or writes into it."""
     inside = f"{path}/"
@@ -486,17 +484,6 @@ def _works_in(pid: int, path: Path) -> bool:
             if f"{link.readlink()}/".startswith(inside):
                 return True
     return False
-
-
-def _kill(each: ProcessIdentity) -> None:
-    """Send SIGKILL to that process, and to no other that may get its pid."""
-    with suppress(OSError):
-        handle = os.pidfd_open(each.pid)
-        try:
-            if each.is_alive:  # so the handle is of this very process
-                signal.pidfd_send_signal(handle, signal.SIGKILL)
-        finally:
-            os.close(handle)
 
 
 def _await_end(processes: list[ProcessIdentity]) -> None:
