@@ -17,6 +17,7 @@ from shaketable.harness.contracts.clients import (
     GroupClient,
     GroupWorkload,
     OpeningWorkload,
+    finals_s_of,
     hold_of,
 )
 from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient, Workload
@@ -137,6 +138,11 @@ class Combined:
     def hold_s(self) -> float:
         """The longest intended wait of any part's operation, in seconds."""
         return max(hold_of(part.workload) for part in self._parts)
+
+    @property
+    def finals_s(self) -> float:
+        """The longest time that any part's final operations may take, in seconds."""
+        return max(finals_s_of(part.workload) for part in self._parts)
 
     def choose_offset(self, operation: Operation, end_seen: int) -> int | None:
         """Choose as the part does."""

@@ -51,12 +51,24 @@ DRAIN_TIMEOUT_S: Final = 25.0
 """How long consumers continue at the end, until the group has committed all: longer than
 `checkers.queues.push_delivery` needs to call a message overdue after the last fault.
 """
+LEASE_S: Final = 60.0
+"""How long a broker keeps the lock of a consumer that is gone (RocketMQ's RebalanceLockManager).
+
+One whose connections are broken comes back as another client, and waits for its own lock.
+"""
 SHORT_S: Final = 2.5
 """How long the end of a queue that is too short for what was acknowledged is polled after the heal:
 longer than `checkers.queues.push_delivery` allows for it to catch up.
 """
+FINALS_ROOM_S: Final = 5.0
+"""What other final operations take beside that, in seconds."""
 LOOK_AFTER_S: Final = 0.2
 """Interval, in seconds, at which the group's progress is polled at the end."""
+
+
+def drain_s(is_ordered: bool) -> float:
+    """Return how long consumers continue at the end, in seconds: until locks have ended, too."""
+    return DRAIN_TIMEOUT_S + (LEASE_S if is_ordered else 0.0)
 
 
 class QueuePush:
@@ -73,6 +85,12 @@ class QueuePush:
 
     name = "queue-push"
     is_ordered = False
+
+    @property
+    def finals_s(self) -> float:
+        """How long final operations may take, in seconds."""
+        return drain_s(self.is_ordered) + FINALS_ROOM_S
+
     checkers: tuple[str, ...] = (
         "push-delivery",
         "retried-messages",
@@ -221,6 +239,7 @@ class _Consumer:
         self._is_done = False
         self._current: Delivery | None = None
         self._fails_at: float | None = None
+        self._drain_from_s = 0.0
         self._drain_until_s: float | None = None
 
     @property
@@ -266,7 +285,7 @@ class _Consumer:
         """
         now_s = trio.current_time()
         if self._drain_until_s is None:
-            self._drain_until_s = now_s + DRAIN_TIMEOUT_S
+            self._drain_from_s, self._drain_until_s = now_s, now_s + drain_s(self._is_ordered)
             if vanishes and self._runs:
                 return Operation("unsubscribe", self._topic, expected=0)
         look = None if self._retries is None else self._retries.next_look()
@@ -360,7 +379,7 @@ class _Consumer:
     def _is_short(self, key: str, end: int) -> bool:
         """Return whether the queue ends before an acknowledged message, and may still catch up."""
         assert self._drain_until_s is not None, "asked at the end"
-        asked_s = trio.current_time() - (self._drain_until_s - DRAIN_TIMEOUT_S)
+        asked_s = trio.current_time() - self._drain_from_s
         return end < self._end_at_least.get(key, 0) and asked_s < SHORT_S
 
 

@@ -16,6 +16,8 @@ from shaketable.harness.contracts.plugins import Operation, Step, TargetClient, 
 
 ANSWER_GRACE_S: Final = 1.0
 """How much longer than its own timeout a target's client may take before it is cancelled."""
+FINALS_S: Final = 30.0
+"""How long final operations may take, unless their workload says more."""
 FOUND_MAX: Final = 16
 """At most this many messages are requested by key."""
 ALL_SPAN: Final = 1 << 62
@@ -66,6 +68,16 @@ class HoldingWorkload(Workload, Protocol):
 
 
 @runtime_checkable
+class FinishingWorkload(Workload, Protocol):
+    """A workload whose final operations may have to wait longer than is usual."""
+
+    @property
+    def finals_s(self) -> float:
+        """How long all of them may take, in seconds."""
+        ...
+
+
+@runtime_checkable
 class CombinedWorkload(Workload, Protocol):
     """A workload made of several, each on topics of its own that its own checkers judge."""
 
@@ -83,6 +95,11 @@ def topics_of(workload: Workload) -> Mapping[str, frozenset[str]]:
 def hold_of(workload: Workload) -> float:
     """Return how long operations of a workload may wait on purpose, in seconds."""
     return workload.hold_s if isinstance(workload, HoldingWorkload) else 0.0
+
+
+def finals_s_of(workload: Workload) -> float:
+    """Return how long the final operations of a workload may take, in seconds."""
+    return max(FINALS_S, workload.finals_s if isinstance(workload, FinishingWorkload) else 0.0)
 
 
 def patience_s_of(op_timeout_s: float, workload: Workload) -> float:

@@ -18,7 +18,7 @@ import trio
 
 from shaketable.harness import discovery
 from shaketable.harness.campaigns.campaign import EXISTING
-from shaketable.harness.contracts.clients import hold_of
+from shaketable.harness.contracts.clients import finals_s_of, hold_of
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.history import segments
 from shaketable.harness.history.run_folder import write_atomically
@@ -39,7 +39,6 @@ NOTED_AFTER_S = 2.0
 HEAL_TIMEOUT_S = 30.0
 FINISH_MARGIN_S = 3.0
 """How much longer than an operation's timeout the clients may take to finish."""
-FINALS_TIMEOUT_S = 30.0
 SETTLE_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 10.0
 BROKEN_PATIENCE_S = 5.0
@@ -215,10 +214,11 @@ async def drain(rig: Rig) -> bool:
     Writes drain.json. Returns whether the final operations were done and the nodes agreed.
     """
     rig.observer.on_drain()
-    hold_s = hold_of(discovery.get("workloads", rig.campaign.workload))
+    workload = discovery.get("workloads", rig.campaign.workload)
+    hold_s = hold_of(workload)
     longest_s = rig.campaign.op_timeout_s + hold_s + FINISH_MARGIN_S
     finished = await rig.workers.finish_main(longest_s)
-    read = await rig.workers.run_finals(patience_s(rig, FINALS_TIMEOUT_S))
+    read = await rig.workers.run_finals(patience_s(rig, finals_s_of(workload)))
     since = trio.current_time()  # what nodes reported before the last operation's end is too old
     longest_s = patience_s(rig, SETTLE_TIMEOUT_S)
     settled = await wait_until(partial(rig.world.group_status.is_settled, since), longest_s)

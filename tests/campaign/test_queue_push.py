@@ -8,12 +8,21 @@ import pytest
 import trio
 import trio.testing
 
-from shaketable.harness.contracts.clients import Delivery, dead_key, retry_key
+from shaketable.harness import discovery
+from shaketable.harness.contracts.clients import (
+    FINALS_S,
+    Delivery,
+    dead_key,
+    finals_s_of,
+    retry_key,
+)
 from shaketable.harness.contracts.errors import DefiniteError, HarnessError, UsageError
 from shaketable.harness.contracts.plugins import Operation
+from shaketable.system.broker.groups.consumer_groups import LEASE_MS
 from shaketable.workloads.queue_consumer import TOPIC
 from shaketable.workloads.queue_push import (
     DRAIN_TIMEOUT_S,
+    LEASE_S,
     SHORT_S,
     TIMES_MAX,
     QueuePush,
@@ -263,16 +272,27 @@ def test_in_the_end_consumers_go_on_until_the_group_has_committed_all():
     told(story)
 
 
-def test_or_until_patience_is_over():
+@pytest.mark.parametrize(
+    ("workload", "longest_s"),
+    [(QueuePush(2), DRAIN_TIMEOUT_S), (QueuePushOrdered(2), DRAIN_TIMEOUT_S + LEASE_S)],
+)
+def test_or_until_patience_is_over(workload, longest_s):
+    """That of ordered consumers is longer than a broker keeps the lock of one that is gone."""
+
     async def story(table, step):
         asked = 0
         while (await step(DRAIN))[0] is not None:
             asked += 1
-        assert DRAIN_TIMEOUT_S < trio.current_time() - began < DRAIN_TIMEOUT_S + 1
+        assert longest_s < trio.current_time() - began < longest_s + 1
         assert asked > 50
 
     began = trio.testing.MockClock().current_time()
-    told(story)
+    told(story, workload)
+    assert finals_s_of(workload) > longest_s
+    combined = discovery.get("workloads", "combined")
+    assert finals_s_of(combined) == finals_s_of(QueuePushOrdered())
+    assert finals_s_of(discovery.get("workloads", "log")) == FINALS_S
+    assert LEASE_S * 1_000 == LEASE_MS
 
 
 def test_operations_are_drawn_as_the_seed_says():

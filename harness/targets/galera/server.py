@@ -46,10 +46,11 @@ GCOMM: Final = (
     "evs.inactive_check_period=PT0.25S", "evs.install_timeout=PT3S", "gcache.size=32M",
 )  # fmt: skip
 RSYNC: Final = """#!/bin/sh
-# A daemon that root starts would write files as another user, who may not write here.
-if [ "$1" = --daemon ] && [ "$(id -u)" = 0 ]; then
+# A network namespace may have no name server, and a daemon of root would write as another user.
+if [ "$1" = --daemon ]; then
     shift
-    set -- --daemon --dparam=uid=0 --dparam=gid=0 "$@"
+    set -- --daemon "--dparam=reverse lookup=no" "--dparam=forward lookup=no" "$@"
+    [ "$(id -u)" != 0 ] || set -- "$@" --dparam=uid=0 --dparam=gid=0
 fi
 exec {program} "$@"
 """
