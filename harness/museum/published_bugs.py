@@ -18,6 +18,7 @@ import msgspec
 from shaketable.harness import guard
 from shaketable.harness.campaigns.campaign import Campaign, load
 from shaketable.harness.contracts.finding_kinds import FINDING_KINDS
+from shaketable.harness.contracts.isolation import BREAKS
 from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.history.results_file import CheckerFile, UnreadableError, read_results
 from shaketable.harness.history.run_folder import LATEST, RunFolder
@@ -89,7 +90,7 @@ def published_bugs(folder: Path | None = None) -> Mapping[str, PublishedBug]:
 
 def _told(file: Path) -> Told:
     told = msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), Told)
-    if unknown := [kind for kind in told.shows if kind not in FINDING_KINDS]:
+    if unknown := [kind for kind in told.shows if kind not in {**FINDING_KINDS, **BREAKS}]:
         raise ValueError(f"{file}: there is no kind of finding called {', '.join(unknown)}")
     return told
 

@@ -1,7 +1,8 @@
 """Starts a node of the target galera: makes its first data, and becomes its MariaDB server.
 
     server.py setup INSTALLED ID MEMBERS DATA
-    server.py run INSTALLED ID CLIENT_HOST CLIENT_PORT PEER_HOST PEER_PORT MEMBERS DATA FLUSH
+    server.py run INSTALLED ID CLIENT_HOST CLIENT_PORT PEER_HOST PEER_PORT MEMBERS DATA
+        NAME=VALUE ...
 
 It is run in the node's folder, and imports nothing of ours. The first node has the first data; the
 others get theirs from a node that has some (a state transfer, by rsync). A node that was killed is
@@ -64,9 +65,9 @@ def main(task: str, installed: str, node: str, *given: str) -> None:
         if node == _first(members):
             _make_data(Path(installed), Path(data))
     else:
-        client_host, client_port, peer_host, peer_port, members, data, flush = given
+        client_host, client_port, peer_host, peer_port, members, data, *settings = given
         argv = [
-            *server(Path(installed), data), f"--innodb-flush-log-at-trx-commit={flush}",
+            *server(Path(installed), data), *(f"--{setting}" for setting in settings),
             f"--bind-address={client_host}", f"--port={client_port}", f"--socket={SOCKET}",
             *replication(installed, node, peer_host, peer_port, members),
         ]  # fmt: skip
