@@ -35,6 +35,7 @@ It is not killed: a broker of rocketmq loses messages (docs/findings/rocketmq-ki
         ("pysyncobj", "version=0.3.17", "linearizable-register", " leads in term ", USUAL),
         ("etcd", "version=3.4.23", "linearizable-register", " leads in term ", USUAL),
         ("nats", "version=2.9.10", "linearizable-log", "not known who led", RARE),
+        ("galera", "version=10.11.19", "linearizable-register", "not known who led", RARE),
         ("rabbitmq", "version=3.10.8", "total-queue", "not known who led", RARE),
         ("kafka", "version=4.3.1", "linearizable-log", " leads in term 1", LONG),
         ("rocketmq", "version=5.3.3", "linearizable-log", " term 2", LONG),
