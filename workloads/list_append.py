@@ -33,7 +33,8 @@ from shaketable.harness.generators import (
 )
 from shaketable.harness.generators.generator import PENDING
 
-TOPIC: Final = "shaketable-lists"
+LISTS: Final = "lists"
+"""The key that transactions are recorded under: each is about several."""
 F: Final = "txn"
 APPEND, READ = "append", "r"
 LISTS_DEFAULT: Final = 8
@@ -138,12 +139,12 @@ def _place(rng: Random, lists: int) -> int:
 
 
 def _transaction(steps: Sequence[Step]) -> Operation:
-    return Operation(F, TOPIC, steps=tuple(steps))
+    return Operation(F, LISTS, steps=tuple(steps))
 
 
 def key_of(number: int) -> str:
     """Return the key of a list."""
-    return f"{TOPIC}/{number}"
+    return f"list-{number}"
 
 
 def _reads(lists: int, block: int) -> Operation:
@@ -180,7 +181,7 @@ class _NewLists:
         number = dict(self.number)
         for f, key, found in completion.answer.steps or ():
             if f == READ and len(found) >= ELEMENTS_MAX:
-                full = int(key.rpartition("/")[2])
+                full = int(key.rpartition("-")[2])
                 place = full % self.lists
                 number[place] = max(number.get(place, place), full + self.lists)
         return replace(self, inner=self.inner.update(completion), number=number)

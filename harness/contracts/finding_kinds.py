@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from shaketable.harness.contracts.isolation import BREAKS, anomaly_of
+
 Operations = frozenset[str]
 
 SENDS: Final[Operations] = frozenset(("append", "send"))
@@ -731,4 +733,10 @@ def base_kind(kind: str) -> str:
 def record_of(kind: str) -> FindingKind:
     """Return the record of a kind, with or without a suffix; one without words for a plug-in's."""
     name = base_kind(kind)
-    return FINDING_KINDS.get(name) or FindingKind(name, name, name, UNKNOWN_PROMISE)
+    if name in FINDING_KINDS:
+        return FINDING_KINDS[name]
+    if (anomaly := anomaly_of(name)) is None:
+        return FindingKind(name, name, name, UNKNOWN_PROMISE)
+    levels = " or ".join(BREAKS[name])
+    promise = f"Transactions that are {levels} never show this: {anomaly.what}."
+    return FindingKind(name, f"case of {anomaly.name}", f"cases of {anomaly.name}", promise)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 _WEAKER: Final[dict[str, tuple[str, ...]]] = {
     "read-uncommitted": (),
@@ -86,6 +86,78 @@ BREAKS: Final[dict[str, tuple[str, ...]]] = {
     "no-snapshot-order-realtime": ("strong-snapshot-isolation",),
 }
 """The weakest levels that each anomaly breaks."""
+
+_MEANINGS: Final = {
+    "G0": ("dirty write (G0)", "a cycle of versions alone"),
+    "duplicate-elements": ("duplicate element", "a list holds an element twice"),
+    "G1a": ("aborted read (G1a)", "a read of what a failed transaction wrote"),
+    "G1b": (
+        "intermediate read (G1b)",
+        "a read of an intermediate version, which its own transaction overwrote",
+    ),
+    "G1c": ("circular information flow (G1c)", "a cycle of versions and reads"),
+    "dirty-update": (
+        "dirty update", "an append after an element of a failed transaction was committed",
+    ),
+    "future-read": ("future read", "a transaction read what it wrote later"),
+    "thin-air-read": ("read out of thin air", "a read of what no transaction wrote"),
+    "incompatible-order": (
+        "incompatible order", "two reads of a list, neither of which is a prefix of the other",
+    ),
+    "nonmonotonic-read": (
+        "non-monotonic read",
+        "a transaction saw another one, and later read a key from before that one's write",
+    ),
+    "internal": (
+        "internal inconsistency",
+        "a transaction's read contradicts what it had written or read",
+    ),
+    "fractured-read": ("fractured read", "a transaction saw a part of another one's writes"),
+    "causality-violation": (
+        "causality violation", "a read misses a write that happened before the reader",
+    ),
+    "lost-update": (
+        "lost update", "two transactions read one version of a key and both wrote the next",
+    ),
+    "G-single-item": ("read skew (G-single)", "a cycle with exactly one rw edge"),
+    "G-nonadjacent-item": (
+        "long fork (G-nonadjacent)", "a cycle with several rw edges, no two of them adjacent",
+    ),
+    "G2-item": ("write skew (G2-item)", "a cycle with rw edges"),
+    "no-prefix-order": (
+        "missing prefix order",
+        "no order of commits explains what snapshots showed, even if writers of one key may"
+        " overlap",
+    ),
+    "no-snapshot-order": (
+        "missing snapshot order", "no order of versions is snapshot isolation",
+    ),
+    "no-serial-order": ("missing serial order", "no order of versions is serializable"),
+}  # fmt: skip
+"""By anomaly, without a suffix: its usual name, and what it is."""
+SUFFIXES: Final = {
+    "-process": ", with the order of a session",
+    "-realtime": ", with real time",
+}
+"""What an anomaly needs besides, by the end of its name."""
+
+
+class Anomaly(NamedTuple):
+    """An anomaly in words: its usual name, and what it is."""
+
+    name: str
+    what: str
+
+
+def anomaly_of(kind: str) -> Anomaly | None:
+    """Return what an anomaly is; None if no level forbids one of that name."""
+    if kind not in BREAKS:
+        return None
+    for suffix, more in SUFFIXES.items():
+        if kind.endswith(suffix):
+            name, what = _MEANINGS[kind.removesuffix(suffix)]
+            return Anomaly(name + more, what + more)
+    return Anomaly(*_MEANINGS[kind])
 
 
 def implied(level: str) -> frozenset[str]:

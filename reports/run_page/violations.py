@@ -22,6 +22,7 @@ from shaketable.harness.history.schema import APPENDING, request_of
 from shaketable.reports.finding_texts import rank
 from shaketable.reports.plain_json import ID_MAX, is_whole
 from shaketable.reports.run_view import OperationRow, Violation, ViolationGroup, named_operations
+from shaketable.reports.transaction_steps import are_steps, steps_text
 
 SHOWN_MAX = 20
 """Findings of one checker that are shown; the others are counted."""
@@ -354,7 +355,7 @@ def rows_of(table: pa.Table, marked: set[int]) -> list[OperationRow]:
             **row,
             marked=row["op"] in marked,
             output_text=_output_text(extra, row["f"]),
-            request=_cut(request_of(extra)),
+            request=_request_text(extra),
         )
         for row, extra in zip(rows, extras, strict=True)
     ]
@@ -373,11 +374,28 @@ def _output_text(extra: str | None, f: str) -> str:
         return ""
     if output is None:
         return ""
+    if are_steps(output):
+        return steps_text(output)
     if f == "poll" and are_messages(output):
         text = ", ".join(f"{value} @{offset}" for offset, value in output) or "nothing"
     else:
         text = output if isinstance(output, str) else json.dumps(output)
     return _cut(text)
+
+
+def _request_text(extra: str | None) -> str:
+    """Return what was requested, if `input` only numbers it: words, or a transaction's steps.
+
+    Those of a transaction that was answered are in its output.
+    """
+    if not extra or (request := request_of(extra)):
+        return _cut(request) if extra else ""
+    try:
+        given = json.loads(extra)
+        steps = None if "output" in given else given.get("input")
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        return ""
+    return steps_text(steps) if are_steps(steps) else ""
 
 
 def _cut(text: str) -> str:
