@@ -58,7 +58,7 @@ class ListAppendWorkload:
     """
 
     name = "list-append"
-    checkers: tuple[str, ...] = ("isolation", "vacuity", "stats")
+    checkers: tuple[str, ...] = ("isolation", "durability", "vacuity", "stats")
 
     def __init__(self, lists: int = LISTS_DEFAULT) -> None:
         self.lists = lists

@@ -1,8 +1,8 @@
 """Checks durability by final reads, for targets whose logs cannot be read.
 
 The last read of an offset by a client, after all faults were healed, shows whether the append
-acknowledged there was kept. An offset that was not read then is neither kept nor lost; the summary
-has the number of those that were read.
+acknowledged there was kept; of a list, whether all elements were that transactions appended. What
+was not read then is neither kept nor lost; the summary has the number of those that were read.
 
 Source: Jepsen's final reads (jepsen.checker `set`, `total-queue`).
 """
@@ -10,20 +10,27 @@ Source: Jepsen's final reads (jepsen.checker `set`, `total-queue`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from shaketable.checkers.findings import Findings, gather, settle
+from shaketable.checkers.kernels.transactions.json_text import APPEND, OK, READ
 from shaketable.checkers.logs.durability import NOT_JUDGED, why_unpromised
+from shaketable.checkers.transactions.history import Transactions, key_name, load_transactions
+from shaketable.harness.contracts.isolation import implied
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Outcome, Verdict
 from shaketable.harness.history.schema import APPENDING
 
 NAME = "final-reads"
 NS_PER_S = 1e9
+TRANSACTION: Final = "txn"
+FRESH: Final = "strong-read-committed"
+"""Levels that imply this one show all that was committed before in real time."""
 NO_LOGS = "the nodes' logs cannot be read"
 
 
@@ -42,6 +49,8 @@ class FinalReads:
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
         """Compare one queue's acknowledged appends with the last reads of their offsets."""
         operations = tables["operations"]
+        if TRANSACTION in operations["f"].unique().to_pylist():
+            return _check_lists(operations, context)
         appends = _acknowledged(operations)
         counts = {"acknowledged": appends.num_rows, "looked_at": 0, "not_found": 0}
         findings = Findings()
@@ -96,6 +105,68 @@ class FinalReads:
 
 
 PLUGIN = FinalReads()
+
+
+# Lists that transactions append to.
+
+
+def _check_lists(operations: pa.Table, context: CheckContext) -> pa.Table:
+    """Compare the acknowledged appends to lists with the last reads of these."""
+    is_txn = pc.equal(operations["f"], TRANSACTION)
+    txns = load_transactions(operations.filter(is_txn))
+    of = txns.of_steps()
+    is_ok = txns.outcome[of] == OK
+    appended = np.flatnonzero(is_ok & (txns.kind == APPEND))
+    counts = {"acknowledged": len(appended), "looked_at": 0, "not_found": 0}
+    findings = Findings()
+    if context.final_from_ns is None or not len(appended):
+        return findings.table(counts)
+    is_final = is_ok & (txns.kind == READ) & (txns.call_ns[of] >= context.final_from_ns)
+    last = {int(txns.key[place]): place for place in np.flatnonzero(is_final).tolist()}
+    is_fresh = _reads_are_fresh(context)
+    held = {key: _elements(txns, place) for key, place in last.items()}
+    lost: list[tuple[int, int]] = []
+    for place in appended.tolist():
+        key = int(txns.key[place])
+        read = last.get(key)
+        if read is None or txns.call_ns[of[read]] < txns.end_ns[of[place]]:
+            continue  # a read called before the append returned may precede it
+        counts["looked_at"] += 1
+        if txns.numbered(place) in held[key]:
+            continue
+        if is_fresh:
+            lost.append((place, read))
+        else:
+            counts["not_found"] += 1
+    findings.add("lost-append", range(len(lost)), lambda n: _lost_element(*lost[n], txns, of))
+    return findings.table(counts)
+
+
+def _reads_are_fresh(context: CheckContext) -> bool:
+    """Return whether a read is promised to show all that was acknowledged before it."""
+    promises = context.promises
+    level = promises.isolation
+    respects_time = bool(level) and FRESH in implied(level)
+    return respects_time or "read" in promises.linearizable
+
+
+def _elements(txns: Transactions, place: int) -> frozenset[int]:
+    found = txns.numbered(place)
+    return frozenset(found) if isinstance(found, tuple) else frozenset()
+
+
+def _lost_element(place: int, read: int, txns: Transactions, of: npt.NDArray[Any]) -> Finding:
+    """Say which transaction appended what is gone, and which one read the list then."""
+    by, reader = int(of[place]), int(of[read])
+    _, key, value = txns.step(place)
+    message = (
+        f"{key_name(key)}: {value}, appended by {txns.describe(by)}, acknowledged after"
+        f" {txns.end_ns[by] / NS_PER_S:.3f} s, is lost: the last read of that list after the heal"
+        f" (op {txns.op[reader]}) did not find it."
+    )
+    operations = (int(txns.op[by]), int(txns.op[reader]))
+    details = {"value": value, "acknowledged_ns": int(txns.end_ns[by])}
+    return Finding("lost-append", message, key_name(key), None, operations, details)
 
 
 def _not_judged(context: CheckContext, acknowledged: int) -> Verdict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -92,3 +93,75 @@ def test_a_loss_under_a_fault_that_was_not_promised_is_observed(tmp_path: Path) 
         "1 of 1 were not found, by reads that may be stale; the target promises no durability"
         " under wipe"
     )
+
+
+# Lists that transactions append to.
+
+
+def txn(number: int, call: int, *steps: list[Any], outcome: str = "ok") -> Op:
+    asked = [[f, key, None if f == "r" else value] for f, key, value in steps]
+    extra = {"input": asked} | ({"output": list(steps)} if outcome == "ok" else {})
+    return {**op(number, "txn", call, call + 5, key="lists"), "outcome": outcome,
+            "extra": json.dumps(extra)}  # fmt: skip
+
+
+LISTS = [
+    txn(1, 10, ["append", "x", 1], ["append", "y", 2]),
+    txn(2, 20, ["append", "x", 3], ["r", "x", [1, 3]]),
+    txn(3, 30, ["append", "x", 4], outcome="info"),
+    txn(4, 40, ["append", "x", 5], outcome="fail"),
+]
+FRESH = replace(PROMISES, linearizable=frozenset(), isolation="strict-serializable")
+
+
+def judge_lists(tmp_path: Path, *reads: Op, **more: Any) -> Verdict:
+    more.setdefault("final_from_ns", HEALED)
+    more.setdefault("promises", FRESH)
+    (verdict,) = run_local(job(tmp_path, [*LISTS, *reads], [PLUGIN], **more))
+    return verdict
+
+
+def test_elements_that_are_read_in_the_end_are_kept(tmp_path: Path) -> None:
+    verdict = judge_lists(tmp_path, txn(9, HEALED, ["r", "x", [1, 3, 4]], ["r", "y", [2]]))
+    assert verdict.outcome is Outcome.VALID
+    assert "all 3 acknowledged appends were looked at, and are" in verdict.summary
+    some = judge_lists(tmp_path, txn(9, HEALED, ["r", "y", [2]]))
+    assert "1 of 3 acknowledged appends were looked at, and are" in some.summary
+
+
+@pytest.mark.parametrize("found", [[1], []])
+def test_an_element_that_is_not_read_in_the_end_is_lost(tmp_path: Path, found: list[int]) -> None:
+    first = txn(8, HEALED, ["r", "x", [1, 3]])
+    verdict = judge_lists(tmp_path, first, txn(9, HEALED + 9, ["r", "x", found]))
+    assert verdict.outcome is Outcome.INVALID
+    assert verdict.findings_total == 2 - len(found)
+    last = verdict.findings[-1]
+    assert (last.kind, last.key, last.operations) == ("lost-append", "x", (2, 9))
+    assert last.message == (
+        "x: 3, appended by op 2 (append x 3, r x [1 3]), acknowledged after 0.000 s, is lost: the"
+        " last read of that list after the heal (op 9) did not find it."
+    )
+
+
+@pytest.mark.parametrize(
+    ("isolation", "linearizable", "outcome"),
+    [
+        ("strict-serializable", (), Outcome.INVALID),
+        ("strong-snapshot-isolation", (), Outcome.INVALID),
+        ("serializable", (), Outcome.UNKNOWN),
+        ("", (), Outcome.UNKNOWN),
+        ("snapshot-isolation", ("read",), Outcome.INVALID),
+    ],
+)
+def test_a_read_that_may_be_stale_proves_no_loss_of_an_element(
+    tmp_path: Path, isolation: str, linearizable: tuple[str, ...], outcome: Outcome
+) -> None:
+    promises = replace(PROMISES, linearizable=frozenset(linearizable), isolation=isolation)
+    verdict = judge_lists(tmp_path, txn(9, HEALED, ["r", "x", [1]]), promises=promises)
+    assert verdict.outcome is outcome, verdict.summary
+
+
+def test_an_element_of_which_no_loss_is_excluded_is_observed(tmp_path: Path) -> None:
+    verdict = judge_lists(tmp_path, txn(9, HEALED, ["r", "x", [1]]), **struck("power"))
+    assert verdict.outcome is Outcome.VALID
+    assert [each.kind for each in verdict.observed] == ["lost-append"]
