@@ -171,6 +171,12 @@ def broken(anomalies: Iterable[str]) -> frozenset[str]:
     return frozenset(level for level in LEVELS if implied(level) & named)
 
 
+def weaker_of(one: str, other: str) -> str:
+    """Return the strongest level that both imply; "" if one of them is none."""
+    common = implied(one) & implied(other) if one and other else ()
+    return max(common, key=LEVELS.index, default="")
+
+
 @cache
 def ruled_out_by(level: str) -> frozenset[str]:
     """Return the anomalies that transactions of a level never show; none if there is no level."""

@@ -24,7 +24,7 @@ import trio
 from shaketable.harness.contracts.abilities import DurableRange
 from shaketable.harness.contracts.capabilities import Capability
 from shaketable.harness.contracts.errors import IndefiniteError, UsageError, unknown_name
-from shaketable.harness.contracts.isolation import STRONGEST
+from shaketable.harness.contracts.isolation import STRONGEST, weaker_of
 from shaketable.harness.contracts.plugins import (
     NO_ROLE,
     Address,
@@ -530,7 +530,9 @@ def _less(promises: Promises, weaker: Weaker) -> Promises:
         durable &= frozenset().union(*named)
     if weaker.linearizable is not None:
         linearizable &= weaker.linearizable
-    isolation = level_of(weaker.isolation) if weaker.isolation else promises.isolation
+    isolation = promises.isolation
+    if weaker.isolation:
+        isolation = weaker_of(isolation, level_of(weaker.isolation))
     note = " ".join(filter(None, (promises.note, weaker.note)))
     return replace(
         promises, durable_under=durable, linearizable=linearizable, isolation=isolation, note=note

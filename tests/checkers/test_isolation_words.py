@@ -15,6 +15,7 @@ from shaketable.harness.contracts.isolation import (
     anomaly_of,
     implied,
     ruled_out_by,
+    weaker_of,
 )
 from shaketable.reports.transaction_steps import are_steps, steps_text
 
@@ -47,6 +48,22 @@ def test_a_level_rules_out_what_breaks_it_or_what_it_implies(level: str) -> None
     assert all(ruled_out_by(weaker) <= out for weaker in implied(level))
     assert out <= ruled_out_by(STRONGEST)
     assert not ruled_out_by("")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "both"),
+    [
+        ("serializable", "snapshot-isolation", "snapshot-isolation"),
+        ("read-committed", "strict-serializable", "read-committed"),
+        ("snapshot-isolation", "repeatable-read", "read-atomic"),
+        ("serializable", "", ""),
+        ("", "", ""),
+    ],
+)
+def test_of_two_levels_what_both_imply_is_left(one: str, other: str, both: str) -> None:
+    assert weaker_of(one, other) == weaker_of(other, one)
+    left = weaker_of(one, other)
+    assert left == both or {left, both} <= implied(one) & implied(other)
 
 
 @pytest.mark.parametrize(

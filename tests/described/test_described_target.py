@@ -410,6 +410,21 @@ def test_ready_when_a_line_of_this_process_says_so(tmp_path: Path) -> None:
     assert asked(target, layout) is None
 
 
+def test_a_node_may_say_that_it_is_ready_no_longer(tmp_path: Path) -> None:
+    target = target_of(
+        tmp_path, "[targets.kvs.ready]\nlog = 'state: (?:(?P<ready>synced)|disconnected)'\n"
+    )
+    layout = layout_of(tmp_path)
+    log = layout.directory / "node.log"
+    log.write_text("--- shaketable: n1 incarnation 1 starts, 0.1 s into the run\n")
+    states = []
+    for line in ("state: synced", "synced", "state: disconnected", "noise", "state: synced"):
+        with log.open("a") as file:
+            file.write(f"{line}\n")
+        states.append(asked(target, layout) is not None)
+    assert states == [True, True, False, False, True]
+
+
 def test_paths_lead_into_lists_and_objects() -> None:
     assert at_path({"a": [{"b": 3}]}, "a.0.b") == 3
     for path in ("a.1", "b", "a.b", "a.0.b.c"):
