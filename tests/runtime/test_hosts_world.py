@@ -131,8 +131,10 @@ def test_how_a_node_ended_by_itself(place: Place) -> None:
 
 
 def test_a_node_is_asked_to_end_first(place: Place) -> None:
-    program = "trap 'echo good bye; exit 0' TERM; while :; do sleep 0.05; done"
+    program = "trap 'echo good bye; exit 0' TERM; echo hello; while :; do sleep 0.05; done"
     run(scripts.start(place, ("sh", "-c", program), {}))
+    while not run(scripts.log(place)).endswith("hello\n"):  # before that a signal ends it at once
+        time.sleep(0.02)
     assert run(scripts.stop(place)) == "stopped\n"
     assert run(scripts.log(place)).endswith("good bye\n")
     run(scripts.remove(place))

@@ -29,6 +29,7 @@ from shaketable.harness.targets.simulated_group import BrokerGroup
 from shaketable.harness.terminal import summary
 from shaketable.reports.availability import active_until, phase_spans
 from shaketable.system.invariants.violated import Violated
+from shaketable.system.sim.stories.promises import PROMISES
 
 CAMPAIGN = Campaign(
     world="sim",
@@ -207,13 +208,13 @@ def test_a_bug_that_only_the_world_and_the_nodes_see_is_named_first(tmp_path: Pa
     assert {name for name, told in verdicts.items() if told is False} == {"invariants"}
     view = judge.render(result.folder).view
     assert view.verdict == "INVALID"
-    assert view.why.startswith("The invariant committed-never-changes was broken at n")
+    assert view.why.startswith("The invariant followers-commit-what-they-share was broken at n0")
     assert view.first_page == "violations/001-invariant-broken.html"
     label, first = summary.rows(view, "report.html")[0]
     assert (label, first.partition(":")[0]) == ("finding", "invariant-broken")
     page = (result.folder.path / view.first_page).read_text()
-    assert "A committed entry is the same on every member, for ever." in page
-    assert "Invariant committed-never-changes was broken" in page
+    assert PROMISES["followers-commit-what-they-share"].statement in page
+    assert "Invariant followers-commit-what-they-share was broken" in page
     index = json.loads((result.folder.path / "violations" / "index.json").read_bytes())
     kinds = [each["kind"] for each in index["pages"]]
     assert kinds[:2] == ["invariant-broken", "rule-broken"], "then the nodes that stopped"
