@@ -211,13 +211,15 @@ def test_a_bug_that_only_the_world_and_the_nodes_see_is_named_first(tmp_path: Pa
     assert view.why.startswith("The invariant followers-commit-what-they-share was broken at n0")
     assert view.first_page == "violations/001-invariant-broken.html"
     label, first = summary.rows(view, "report.html")[0]
-    assert (label, first.partition(":")[0]) == ("finding", "invariant-broken")
+    assert (label, first.partition(":")[0]) == (
+        "finding", "invariant-broken (2 of them)",
+    )  # fmt: skip
     page = (result.folder.path / view.first_page).read_text()
     assert PROMISES["followers-commit-what-they-share"].statement in page
     assert "Invariant followers-commit-what-they-share was broken" in page
     index = json.loads((result.folder.path / "violations" / "index.json").read_bytes())
     kinds = [each["kind"] for each in index["pages"]]
-    assert kinds[:2] == ["invariant-broken", "rule-broken"], "then the nodes that stopped"
+    assert kinds[:3] == ["invariant-broken", "invariant-broken", "rule-broken"], "then the nodes"
 
 
 def test_a_log_that_no_fault_damaged_and_that_is_damaged_is_named_first(tmp_path: Path) -> None:
