@@ -32,10 +32,10 @@ from shaketable.harness.generators import (
     operations,
 )
 from shaketable.harness.generators.generator import PENDING
+from shaketable.harness.history.schema import TRANSACTION
 
 LISTS: Final = "lists"
 """The key that transactions are recorded under: each is about several."""
-F: Final = "txn"
 APPEND, READ = "append", "r"
 LISTS_DEFAULT: Final = 8
 """Lists that are worked on at a time."""
@@ -139,7 +139,7 @@ def _place(rng: Random, lists: int) -> int:
 
 
 def _transaction(steps: Sequence[Step]) -> Operation:
-    return Operation(F, LISTS, steps=tuple(steps))
+    return Operation(TRANSACTION, LISTS, steps=tuple(steps))
 
 
 def key_of(number: int) -> str:

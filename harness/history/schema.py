@@ -22,6 +22,8 @@ BATCH = "batch"
 """Appends `expected` values to a queue, from `input` on, at consecutive offsets: all or none."""
 DELAY = "delay"
 """Sends a value that is appended later: the answer has no offset."""
+TRANSACTION = "txn"
+"""The name of an operation that is a list of micro-operations, in `extra`."""
 WRITING = ("write", "cas", "add")
 """Names of operations that change a register, a set or a counter."""
 

@@ -41,9 +41,9 @@ from shaketable.harness.contracts.finding_kinds import ANOMALIES
 from shaketable.harness.contracts.isolation import STRONGEST
 from shaketable.harness.contracts.plugins import CheckContext, Checker, Promises, SearchBudget
 from shaketable.harness.contracts.verdict import Outcome, Verdict
-from shaketable.harness.history.foreign.columns import TRANSACTION
 from shaketable.harness.history.foreign.jsonl import EventLine
 from shaketable.harness.history.foreign.read import Format, PartitionBy, Source, open_source
+from shaketable.harness.history.schema import TRANSACTION
 from shaketable.harness.judging import engines
 from shaketable.harness.run_markers import scratch_prefix
 from shaketable.reports.check_page.checked_history import CheckedHistory, shown_findings

@@ -165,3 +165,9 @@ def test_an_element_of_which_no_loss_is_excluded_is_observed(tmp_path: Path) -> 
     verdict = judge_lists(tmp_path, txn(9, HEALED, ["r", "x", [1]]), **struck("power"))
     assert verdict.outcome is Outcome.VALID
     assert [each.kind for each in verdict.observed] == ["lost-append"]
+
+
+def test_transactions_that_are_no_steps_are_not_judged(tmp_path: Path) -> None:
+    odd = {**txn(9, HEALED, ["r", "x", [1]]), "extra": '{"input": "transfer", "output": "done"}'}
+    verdict = judge_lists(tmp_path, odd)
+    assert verdict.summary.startswith("not judged: the nodes' logs cannot be read")

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 
 from shaketable.harness.history.foreign.edn import Keyword
 from shaketable.harness.history.foreign.history import Faults, FaultSpan
-from shaketable.harness.history.schema import NEMESIS_PROCESS, OPERATIONS
+from shaketable.harness.history.schema import NEMESIS_PROCESS, OPERATIONS, TRANSACTION
 from shaketable.harness.untrusted_text import printable
 
 INT64_MAX: Final = 2**63 - 1
@@ -324,8 +324,6 @@ COLUMNS: Final = frozenset(("input", "output", "offset", "expected", "extra"))
 
 READS: Final = frozenset(("r", "read"))
 """Micro-operations that read."""
-TRANSACTION: Final = "txn"
-"""The name of an operation that is a list of micro-operations."""
 
 YES: Final = 1
 NO: Final = 0

@@ -28,8 +28,9 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from shaketable.harness.history.foreign.columns import TRANSACTION, Columns, show
+from shaketable.harness.history.foreign.columns import Columns, show
 from shaketable.harness.history.foreign.history import FaultSpan, decoded, number_or_text
+from shaketable.harness.history.schema import TRANSACTION
 
 STEP_LINE: Final = re.compile(r"\s*([rw])\s+(\S+)\s+(\S+)\s*$", re.IGNORECASE)
 RULE_LINE: Final = re.compile(r"\s*(?:(-{3,})|(={3,}))\s*$")
