@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import socket
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -223,6 +224,9 @@ def started(
     monkeypatch.chdir(tmp_path / "n")
     (tmp_path / "usr/share/mysql").mkdir(parents=True)
     (tmp_path / made.SYSTEM_TABLES).write_text("CREATE TABLE user (name INT);")
+    slept_s: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: sum(slept_s), sleep=slept_s.append)
+    monkeypatch.setattr(made, "time", clock)
     environment = dict(os.environ)
     commands: list[list[str]] = []
 
@@ -282,6 +286,28 @@ def test_a_node_joins_with_what_innodb_has_committed(
     assert "--wsrep-on=ON" in asked, "else the server says nothing of it"
     positions = [each for each in command if each.startswith("--wsrep-start-position=")]
     assert [each.endswith(expected or "?") for each in positions] == [True] * bool(expected)
+
+
+@pytest.mark.parametrize(("node", "asked"), [("n0", ["4002"] * 3), ("n1", ["4001"] * 3)])
+def test_a_node_without_data_starts_once_another_one_listens(
+    started: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: str, asked: list[str]
+) -> None:
+    tried: list[str] = []
+
+    def connect(address: tuple[str, int], timeout: float) -> socket.socket:
+        tried.append(str(address[1]))
+        if len(tried) < 3:
+            raise ConnectionRefusedError(111, "Connection refused")
+        return socket.socket()
+
+    (tmp_path / "n/formed").touch()
+    monkeypatch.setattr(socket, "create_connection", connect)
+    command, _ = started(node)
+    assert tried == asked
+    assert "--wsrep-new-cluster" not in command
+    (tmp_path / "n/data/ibdata1").touch()
+    started(node)
+    assert tried == asked, "what it has joins at once"
 
 
 def test_only_the_first_node_makes_data(started: Any) -> None:

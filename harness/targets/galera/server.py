@@ -4,9 +4,10 @@
     server.py run INSTALLED ID CLIENT_HOST CLIENT_PORT PEER_HOST PEER_PORT MEMBERS DATA
         NAME=VALUE ...
 
-It is run in the node's folder, and imports nothing of ours. The first node has the first data; the
-others get theirs from a node that has some (a state transfer, by rsync). A node that was killed is
-asked up to which transaction it has data before it joins again, as galera_recovery does.
+It is run in the node's folder, and imports nothing of ours. The first node has the first data, and
+forms the group; the others start after it, and get theirs from a node that has some (a state
+transfer, by rsync). A node that was killed is asked up to which transaction it has data before it
+joins again, as galera_recovery does.
 
 Nodes that were all killed form the group again once all of the last primary component are back
 (pc.recovery). If they are not, an operator would have to say which of them begins.
@@ -17,11 +18,13 @@ Debian's galera_recovery and wsrep_sst_rsync (10.11).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +35,9 @@ SOCKET: Final = "../../server.sock"
 POSITION: Final = re.compile(r"Recovered position:\s*([0-9a-f-]{36}:-?[0-9]+)")
 NOWHERE: Final = "00000000-0000-0000-0000-000000000000:-1"
 RECOVERY_TIMEOUT_S: Final = 60.0
+FORMED_TIMEOUT_S: Final = 30.0
+"""How long the others wait, before they start, for the node that forms the group."""
+RETRY_S: Final = 0.1
 SCHEMA: Final = """
 CREATE DATABASE kv;
 CREATE TABLE kv.registers (name VARCHAR(190) PRIMARY KEY, value BIGINT);
@@ -42,9 +48,11 @@ CREATE TABLE kv.lists (name VARCHAR(190) PRIMARY KEY, elements LONGTEXT);
 SYSTEM_TABLES: Final = "usr/share/mysql/mysql_system_tables.sql"
 GCOMM: Final = (
     # A campaign is short: a node that is silent is suspected after 5 s, and given up after 15 s, by
-    # Galera's own values.
-    "evs.keepalive_period=PT0.25S", "evs.suspect_timeout=PT1S", "evs.inactive_timeout=PT3S",
-    "evs.inactive_check_period=PT0.25S", "evs.install_timeout=PT3S", "gcache.size=32M",
+    # Galera's own values. Where the machine is busy, members with a second and three never agreed.
+    "evs.keepalive_period=PT0.5S", "evs.suspect_timeout=PT2S", "evs.inactive_timeout=PT6S",
+    "evs.inactive_check_period=PT0.25S", "evs.install_timeout=PT6S", "gcache.size=32M",
+    # A node that finds no primary component ends after 30 s, for whoever starts it again.
+    "pc.wait_prim_timeout=PT10M",
 )  # fmt: skip
 RSYNC: Final = """#!/bin/sh
 # A network namespace may have no name server, and a daemon of root would write as another user.
@@ -113,6 +121,8 @@ def _joining(argv: list[str], node: str, members: str, data: Path) -> list[str]:
         FORMED.touch()
         return ["--wsrep-new-cluster"]
     if not (data / "ibdata1").exists():
+        # Nodes that find each other first, without data, are slow to agree with the one with it.
+        _await_another(node, members)
         return []
     # What InnoDB has committed; grastate.dat does not say it after a crash.
     said = subprocess.run(
@@ -159,6 +169,19 @@ def _free_ports(host: str) -> tuple[int, int]:
     """Return two ports on which the node can be sent state."""
     with socket.create_server((host, 0)) as one, socket.create_server((host, 0)) as other:
         return one.getsockname()[1], other.getsockname()[1]
+
+
+def _await_another(node: str, members: str) -> None:
+    """Wait until another node accepts connections, or long enough."""
+    others = dict(member.split("=") for member in members.split(","))
+    del others[node]
+    until_s = time.monotonic() + FORMED_TIMEOUT_S
+    while time.monotonic() < until_s:
+        for host, _, port in (address.rpartition(":") for address in others.values()):
+            with contextlib.suppress(OSError):
+                socket.create_connection((host, int(port)), timeout=RETRY_S).close()
+                return
+        time.sleep(RETRY_S)
 
 
 def _first(members: str) -> str:
