@@ -26,7 +26,7 @@ from shaketable.harness.history.foreign.jsonl import EventLine
 from shaketable.harness.history.foreign.read import PartitionBy
 from shaketable.harness.history.run_folder import write_atomically
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 CHECKPOINT_EVERY_S: Final = 5.0
 CHECKPOINT_SHARE: Final = 0.05
 """At most this share of the time goes into checkpoints: large ones are written less often."""
