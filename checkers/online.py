@@ -154,6 +154,19 @@ class HistoryJudge:
         found, self._found = self._found, []
         return found
 
+    def clock(self, time_ns: int | None) -> list[Violation]:
+        """Take that no event before this time will come; return what that shows.
+
+        For a part of a history whose other events another judge takes. None: its events have no
+        times, and their order is all that there is.
+        """
+        if time_ns is None or self._latest_ns is None or time_ns > self._latest_ns:
+            self._take_returns()
+            if time_ns is not None:
+                self._latest_ns, self._is_settled = time_ns, False
+        found, self._found = self._found, []
+        return found
+
     def settle(self) -> list[Violation]:
         """Judge the answers of the latest time, too; return what they show.
 
@@ -195,11 +208,17 @@ class HistoryJudge:
 
     def doubts(self) -> list[str]:
         """Return why keys are unknown, each reason once."""
-        whys = Counts(
+        return [*doubt_lines(self.unknown_keys()), *self.lacks()]
+
+    def unknown_keys(self) -> Counts[str]:
+        """Return how many keys are unknown, for each reason."""
+        return Counts(
             key.search.why_unknown for key in self._keys.values() if key.search.why_unknown
         )
-        lines = [f"{count} {'key' if count == 1 else 'keys'}: {why}" for why, count in whys.items()]
-        return [*lines, *(each for each in (self.why_lacking, self.hole) if each)]
+
+    def lacks(self) -> list[str]:
+        """Return why something was not judged at all."""
+        return [each for each in (self.why_lacking, self.hole) if each]
 
     def _take_returns(self) -> None:
         returns, self._returns = self._returns, []
@@ -330,6 +349,13 @@ class HistoryJudge:
             search.restore(search_plain)
             events = [event_of(each) for each in window]
             self._keys[name] = _Key(search, first, events, is_whole, was_cut)
+
+
+def doubt_lines(unknown_keys: Counts[str]) -> list[str]:
+    """Return a line for each reason why keys are unknown."""
+    return [
+        f"{count} {'key' if count == 1 else 'keys'}: {why}" for why, count in unknown_keys.items()
+    ]
 
 
 def _plain(opened: _Opened) -> list[Any]:

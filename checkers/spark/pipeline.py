@@ -60,6 +60,8 @@ from shaketable.checkers.spark.frames import (
     read_operations,
 )
 from shaketable.checkers.spark.session import Session, first_line
+from shaketable.checkers.spark.streaming import Progress as StreamProgress
+from shaketable.checkers.spark.streaming import StreamPlan, start_query
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import CheckContext, Checker
 from shaketable.harness.contracts.verdict import Verdict
@@ -113,6 +115,14 @@ class SparkEngine:
             if self._session.frames is None:
                 self._session.open()
             return self._session.java
+
+    def judge_stream(self, plan: StreamPlan, take: Callable[[list[StreamProgress]], None]) -> Any:
+        """Start a query that judges a history while it grows; the session is open.
+
+        Raises:
+            HarnessError: Spark does not start it.
+        """
+        return start_query(self._session, plan, take)
 
     def run(self, job: CheckJob, progress: Progress = no_progress) -> list[Verdict]:
         """Run a job as `checkers.engine.local.run_local` does, on Spark; start it if needed.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from shaketable.checkers.engine.compiling import Compiling
 from shaketable.checkers.engine.judge import CheckJob, Progress
@@ -15,6 +15,8 @@ from shaketable.harness.contracts.verdict import Verdict
 
 if TYPE_CHECKING:
     from shaketable.checkers.spark.pipeline import SparkEngine
+    from shaketable.checkers.spark.streaming import Progress as StreamProgress
+    from shaketable.checkers.spark.streaming import StreamPlan
 
 log = logging.getLogger(__name__)
 
@@ -114,6 +116,17 @@ class Engine:
         if self._spark.java is not None:
             log.info("event=spark master=%s java=%r", self._master, self._spark.java.describe())
         return self._spark.run(job, progress)
+
+    def judge_stream(self, plan: StreamPlan, take: Callable[[list[StreamProgress]], None]) -> Any:
+        """Start a query that judges a history while it grows (`checkers.spark.streaming`).
+
+        Spark has been waited for. Returns pyspark's StreamingQuery.
+
+        Raises:
+            HarnessError: Spark does not start it.
+        """
+        assert self._spark is not None
+        return self._spark.judge_stream(plan, take)
 
     def stop(self) -> None:
         """Stop what compiles, and the JVM if there is one; idempotent.

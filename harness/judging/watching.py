@@ -49,16 +49,21 @@ class WatchSettings:
     checkpoint: Path | None = None
 
 
-class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """What a watch has to know to go on. `told` has a sentence for each violation shown."""
+class CheckpointOf(msgspec.Struct, frozen=True, kw_only=True):
+    """What a checkpoint is of; `sample` is that of the history up to `place` (`sample_of`)."""
 
     format: int
     model: str
     initial: str | None
     partition_by: str | None
     place: int
-    lines: int
     sample: str
+
+
+class Checkpoint(CheckpointOf, frozen=True, kw_only=True):
+    """What a watch has to know to go on. `told` has a sentence for each violation shown."""
+
+    lines: int
     told: list[str]
     found: int
     judge: dict[str, Any]
@@ -71,7 +76,6 @@ class Watch:
         judge: what is known.
         lines: how many were read.
         found: how many violations there are.
-        told: a sentence for each of the first ones, to be kept; see `tell`.
         was_continued: it goes on from a checkpoint.
 
     Raises:
@@ -83,7 +87,7 @@ class Watch:
         model = model_named(given.model)
         self.judge = HistoryJudge(model, given.initial, splits_keys=given.partition_by == "key")
         self.lines = self.found = 0
-        self.told: list[str] = []
+        self._sentences: list[str] = []
         self.was_continued = False
         self._decode = msgspec.json.Decoder(EventLine).decode
         self._saved_s = self._latest_s = time.monotonic()
@@ -128,14 +132,53 @@ class Watch:
         return len(lines), found
 
     @property
+    def told(self) -> int:
+        """How many violations were shown."""
+        return len(self._sentences)
+
+    @property
+    def operations(self) -> int:
+        """How many were called."""
+        return self.judge.operations
+
+    @property
+    def keys(self) -> int:
+        """How many keys there are."""
+        return self.judge.keys
+
+    @property
+    def open(self) -> int:
+        """How many operations have no end as yet."""
+        return self.judge.open
+
+    @property
+    def is_pipe(self) -> bool:
+        """It reads a pipe, which it waits for."""
+        return self.file.is_pipe
+
+    @property
+    def is_ended(self) -> bool:
+        """There will be no more: the other end of the pipe is closed."""
+        return self.file.is_ended
+
+    @property
+    def behind_bytes(self) -> int:
+        """How much of a file is not judged yet."""
+        return self.file.behind_bytes
+
+    def doubts(self) -> list[str]:
+        """Return why keys are unknown, each reason once."""
+        return self.judge.doubts()
+
+    @property
     def quiet_s(self) -> float:
         """For how long there was nothing new."""
         return time.monotonic() - self._latest_s
 
     def tell(self, sentence: str) -> None:
         """Keep what was said of a violation."""
-        if len(self.told) < TOLD_MAX:
-            self.told.append(sentence)
+        if self.told < TOLD_MAX:
+            self._sentences.append(sentence)
 
     def finish(self, *, is_whole: bool) -> list[Violation]:
         """Take the end; return what it shows. `is_whole`: the writer has ended, too.
@@ -171,8 +214,8 @@ class Watch:
             partition_by=self._given.partition_by,
             place=self.file.place,
             lines=self.lines,
-            sample=_sample(self._given.path, self.file.place),
-            told=self.told,
+            sample=sample_of(self._given.path, self.file.place),
+            told=self._sentences,
             found=self.found,
             judge=self.judge.to_plain(),
         )
@@ -195,23 +238,32 @@ class Watch:
             raise UsageError(f"{path}: {error.strerror}") from error
         except msgspec.DecodeError as error:
             raise UsageError(f"{path}: no checkpoint of a watch ({error}); delete it") from error
-        if kept.format != FORMAT:
-            raise UsageError(f"{path}: of another version of shaketable; delete it to start anew")
-        if (kept.model, kept.initial, kept.partition_by) != (
-            given.model, given.initial, given.partition_by,
-        ):  # fmt: skip
-            raise UsageError(f"{path}: of a watch with other options; delete it to start anew")
-        if kept.sample != _sample(given.path, kept.place):
-            raise UsageError(f"{path}: not of {given.path}; delete it to start anew")
+        require_same(path, given, kept, FORMAT)
         return kept
 
     def _continue(self, kept: Checkpoint) -> None:
         self.judge.restore(kept.judge, lambda each: msgspec.convert(each, EventLine))
-        self.lines, self.found, self.told = kept.lines, kept.found, list(kept.told)
+        self.lines, self.found, self._sentences = kept.lines, kept.found, list(kept.told)
         self.was_continued = True
 
 
-def _sample(path: Path, place: int) -> str:
+def require_same(checkpoint: Path, given: WatchSettings, kept: CheckpointOf, version: int) -> None:
+    """Check that a checkpoint is of this watch.
+
+    Raises:
+        UsageError: it is of another one; one line.
+    """
+    if kept.format != version:
+        raise UsageError(f"{checkpoint}: of another version of shaketable; delete it to start anew")
+    if (kept.model, kept.initial, kept.partition_by) != (
+        given.model, given.initial, given.partition_by,
+    ):  # fmt: skip
+        raise UsageError(f"{checkpoint}: of a watch with other options; delete it to start anew")
+    if kept.sample != sample_of(given.path, kept.place):
+        raise UsageError(f"{checkpoint}: not of {given.path}; delete it to start anew")
+
+
+def sample_of(path: Path, place: int) -> str:
     """Return a digest of a history's start; of what was read of it, at most."""
     try:
         with path.open("rb") as file:

@@ -58,12 +58,15 @@ def history(seed: int, operations: int, *, is_stale: bool) -> list[dict[str, obj
 
 
 @contextmanager
-def watching(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+def watching(
+    *arguments: str | Path,
+) -> Iterator[subprocess.Popen[str]]:
     argv = [sys.executable, "-P", "-m", "shaketable", "watch", *map(str, arguments)]
     with subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
-        hanging = threading.Timer(WAIT_S, process.kill)
+        wait_s = SPARK_WAIT_S if "--spark-master" in arguments else WAIT_S
+        hanging = threading.Timer(wait_s, process.kill)
         hanging.start()
         try:
             yield process
@@ -122,6 +125,35 @@ def test_killed_at_any_moment_it_goes_on(tmp_path: Path, is_stale: bool, code: i
     assert again.stdout.splitlines()[-1] == done.stdout.splitlines()[-1]
     checked = shaketable("check", path, *REGISTER, "--initial", "0", "--engine", "local")
     assert checked.returncode == code
+
+
+SPARK_WAIT_S = 180.0
+
+
+@pytest.mark.spark
+def test_killed_on_spark_it_goes_on(tmp_path: Path) -> None:
+    path, kept = tmp_path / "h.jsonl", tmp_path / "kept"
+    text = lines(history(3, 2_000, is_stale=True))
+    cut = text.index("\n", len(text) * 9 // 10) + 1  # after the stale read
+    path.write_text(text[:cut])
+    given = (path, *REGISTER, "--initial", "0", "--spark-master", "local[*]", "--checkpoint", kept)
+    with watching(*given) as process:
+        said = until(process, "INVALID")
+        os.kill(process.pid, signal.SIGKILL)
+    assert f"INVALID  {path}, key" in said
+    with path.open("a") as file:
+        file.write(text[cut:])
+    done = shaketable("watch", *given, "--until-quiet", "1")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stdout.count("INVALID") == 1, "what was told is not told again"
+    local = shaketable("watch", path, *REGISTER, "--initial", "0", "--until-quiet", "0.5")
+    assert local.stdout.splitlines()[-1] == done.stdout.splitlines()[-1]
+    path.write_text(text[: cut // 2])
+    cut_off = shaketable("watch", *given)
+    assert cut_off.returncode == 254, cut_off.stdout
+    assert cut_off.stderr == (
+        f"shaketable: {kept}: not of {path}, which is shorter than what was read\n"
+    )
 
 
 def piped(text: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -51,7 +51,7 @@ GCOMM: Final = (
     # Galera's own values. Where the machine is busy, members with a second and three never agreed.
     "evs.keepalive_period=PT0.5S", "evs.suspect_timeout=PT2S", "evs.inactive_timeout=PT6S",
     "evs.inactive_check_period=PT0.25S", "evs.install_timeout=PT6S", "gcache.size=32M",
-    # A node that finds no primary component ends after 30 s, for whoever starts it again.
+    # A node that finds no primary component ends after 30 s by default, to be started again.
     "pc.wait_prim_timeout=PT10M",
 )  # fmt: skip
 RSYNC: Final = """#!/bin/sh

@@ -22,6 +22,7 @@ from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.verdict import EXIT_BY_OUTCOME, Outcome
 from shaketable.harness.judging.checking import explain, impossible_read
 from shaketable.harness.judging.watching import TOLD_MAX, Watch, WatchSettings
+from shaketable.harness.judging.watching_on_spark import SparkWatch
 from shaketable.harness.terminal.histories.check import STYLES, show_one, write_page
 from shaketable.harness.terminal.output import Output
 from shaketable.harness.untrusted_text import printable
@@ -33,6 +34,7 @@ LINE_EVERY_S: Final = 10.0
 """Without a terminal progress is printed at this interval, and on one redrawn twice a second."""
 REDRAWN_EVERY_S: Final = 0.5
 ModelName = Literal["register", "cas-register", "kv", "counter"]
+AnyWatch = Watch | SparkWatch
 
 
 def watch(
@@ -48,6 +50,7 @@ def watch(
         float | None, Parameter(metavar="S", show_default=False, converter=to_seconds)
     ] = None,
     html: Annotated[Path | None, Parameter(metavar="FILE", show_default=False)] = None,
+    spark_master: Annotated[str | None, Parameter(metavar="URL", show_default=False)] = None,
 ) -> int:
     """Check a history while another program appends to it; tell the first violation at once.
 
@@ -67,6 +70,8 @@ def watch(
         checkpoint: Keep there what was judged; a watch that was killed goes on from it.
         until_quiet: End when nothing was appended for so long; by default only Ctrl-C ends it.
         html: Write a page there that shows the first violations.
+        spark_master: Judge by Spark Structured Streaming there: local[*], spark://HOST:PORT, yarn;
+            the checkpoint is a folder.
     """
     given = WatchSettings(
         path=path, model=model, initial=initial, partition_by=partition_by, checkpoint=checkpoint
@@ -74,7 +79,7 @@ def watch(
     if html is not None and not html.parent.is_dir():
         raise UsageError(f"{html}: no folder {html.parent}")
     out = Output(highlight=False)
-    with Watch(given) as watched, _ended_by_ctrl_c() as is_over:
+    with _ended_by_ctrl_c() as is_over, _watch(given, spark_master) as watched:
         shown = Shown(out, given, html)
         if watched.was_continued:
             out.print(Text(f"goes on after line {watched.lines:,}", style="dim"))
@@ -85,7 +90,14 @@ def watch(
         return EXIT_BY_OUTCOME[watched.outcome]
 
 
-def _follow(watched: Watch, shown: Shown, is_over: list[bool], until_quiet_s: float | None) -> None:
+def _watch(given: WatchSettings, spark_master: str | None) -> AnyWatch:
+    """Begin a watch; on Spark it takes some seconds until it has started."""
+    return Watch(given) if spark_master is None else SparkWatch(given, spark_master, _print_line)
+
+
+def _follow(
+    watched: AnyWatch, shown: Shown, is_over: list[bool], until_quiet_s: float | None
+) -> None:
     """Judge what comes until Ctrl-C, the end of a pipe, or a time without anything new."""
     with _progress(watched) as progress:
         while not is_over:
@@ -97,10 +109,10 @@ def _follow(watched: Watch, shown: Shown, is_over: list[bool], until_quiet_s: fl
             if lines:
                 continue
             is_quiet = until_quiet_s is not None and watched.quiet_s >= until_quiet_s
-            if watched.file.is_ended or is_quiet:
+            if watched.is_ended or is_quiet:
                 return
             shown.get_ready()
-            if not watched.file.is_pipe:
+            if not watched.is_pipe:
                 time.sleep(POLL_S)
 
 
@@ -120,10 +132,10 @@ class Shown:
             self._is_ready = True
             explain(impossible_read(self._given.model), self._given.model)
 
-    def take(self, watched: Watch, found: list[Violation]) -> None:
+    def take(self, watched: AnyWatch, found: list[Violation]) -> None:
         """Show these, and keep what was said of them."""
         before = len(self._checked)
-        for violation in found[: TOLD_MAX - len(watched.told)]:
+        for violation in found[: TOLD_MAX - watched.told]:
             key = "" if violation.key is None else f", key {violation.key}"
             where = printable(f"{self._given.path}{key}")
             one = explain(violation, self._given.model)
@@ -145,20 +157,20 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def _show_end(out: Output, path: Path, watched: Watch) -> None:
-    verdict, judge = watched.outcome, watched.judge
-    keys = counted(judge.keys, "key")
-    are = "is" if judge.operations == 1 else "are"
+def _show_end(out: Output, path: Path, watched: AnyWatch) -> None:
+    verdict = watched.outcome
+    keys = counted(watched.keys, "key")
+    are = "is" if watched.operations == 1 else "are"
     said = {
-        Outcome.VALID: f"{counted(judge.operations, 'operation')} on {keys} {are} linearizable",
+        Outcome.VALID: f"{counted(watched.operations, 'operation')} on {keys} {are} linearizable",
         Outcome.INVALID: f"{watched.found:,} of {keys} cannot be put in order",
-        Outcome.UNKNOWN: "; ".join(judge.doubts()) or "there is no operation",
+        Outcome.UNKNOWN: "; ".join(watched.doubts()) or "there is no operation",
     }[verdict]
     line = Text(verdict.name, style=STYLES[verdict.name])
     line.append(printable(f"  {path}: {said}"), style="not bold default")
     out.print(line, soft_wrap=not out.is_terminal)
     if verdict is Outcome.INVALID:
-        for doubt in judge.doubts():
+        for doubt in watched.doubts():
             out.print(Text(f"  not judged: {printable(doubt)}", style="dim"), soft_wrap=True)
 
 
@@ -180,7 +192,7 @@ def _ended_by_ctrl_c() -> Iterator[list[bool]]:
 
 
 @contextmanager
-def _progress(watched: Watch) -> Iterator[_Progress]:
+def _progress(watched: AnyWatch) -> Iterator[_Progress]:
     """Show on stderr how far the watch is."""
     console = Console(stderr=True, highlight=False)
     if console.is_terminal and not console.is_dumb_terminal:
@@ -201,12 +213,12 @@ def _print_line(text: str) -> None:
 class _Progress:
     """Says how far a watch is, when it is called and it is time."""
 
-    def __init__(self, watched: Watch, every_s: float, show: Callable[[str], None]) -> None:
+    def __init__(self, watched: AnyWatch, every_s: float, show: Callable[[str], None]) -> None:
         self._watched = watched
         self._show = show
         self._every_s = every_s
         self._began_s = self._said_s = time.monotonic()
-        self._operations = watched.judge.operations
+        self._operations = watched.operations
 
     def __call__(self) -> None:
         """Say it if it is time."""
@@ -214,13 +226,13 @@ class _Progress:
         passed_s = now_s - self._said_s
         if passed_s < self._every_s:
             return
-        judge = self._watched.judge
-        rate_hz = (judge.operations - self._operations) / passed_s
-        self._said_s, self._operations = now_s, judge.operations
-        behind = self._watched.file.behind_bytes
+        watched = self._watched
+        rate_hz = (watched.operations - self._operations) / passed_s
+        self._said_s, self._operations = now_s, watched.operations
+        behind = watched.behind_bytes
         late = f", {behind / 1e6:,.1f} MB behind" if behind > 1e5 else ""
         self._show(
-            f"{now_s - self._began_s:.0f} s  {counted(judge.operations, 'operation')},"
-            f" {rate_hz:,.0f}/s, {counted(judge.keys, 'key')}, {judge.open:,} open{late};"
-            f" {self._watched.outcome.name.lower()} so far"
+            f"{now_s - self._began_s:.0f} s  {counted(watched.operations, 'operation')},"
+            f" {rate_hz:,.0f}/s, {counted(watched.keys, 'key')}, {watched.open:,} open{late};"
+            f" {watched.outcome.name.lower()} so far"
         )

@@ -1,0 +1,343 @@
+"""Watches a history as `judging.watching` does, by a query of Spark Structured Streaming.
+
+The checkpoint is a folder: Spark's own, which says how far the history was judged and holds each
+key's state; what is watched; and the violations that were found, a line each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import re
+import secrets
+import shutil
+import stat
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import msgspec
+
+from shaketable.checkers.online import Violation, doubt_lines
+from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.contracts.verdict import Outcome
+from shaketable.harness.history.run_folder import write_atomically
+from shaketable.harness.judging.engines import SPARK, Engine
+from shaketable.harness.judging.watching import (
+    LINE_BYTES_MAX,
+    SAMPLE_BYTES,
+    STDIN,
+    TOLD_MAX,
+    CheckpointOf,
+    WatchSettings,
+    require_same,
+    sample_of,
+)
+from shaketable.harness.run_markers import scratch_prefix
+
+if TYPE_CHECKING:
+    from shaketable.checkers.spark.streaming import Progress
+
+FORMAT: Final = 1
+POLL_S: Final = 0.1
+FINISH_TIMEOUT_S: Final = 600.0
+"""How long what is still to be judged may take once the history has ended."""
+RAISED: Final = re.compile(r"(?m)^(?:\w+\.)*\w*(?:Error|Exception): (.+)$")
+WATCHED: Final = "watch.json"
+FOUND: Final = "found.jsonl"
+ENDED: Final = "ended"
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A violation that was found."""
+
+    key: str | None
+    op: int
+
+
+class SparkWatch:
+    """One watch, from its start, or from its checkpoint; see `judging.watching.Watch`.
+
+    Attributes:
+        lines: how many were read.
+        found: how many violations there are.
+        was_continued: it goes on from a checkpoint.
+
+    Raises:
+        UsageError: the history cannot be read, the checkpoint is of another one, or Spark cannot
+            be used; one line.
+        HarnessError: Spark does not start.
+    """
+
+    is_pipe = False
+    is_ended = False
+
+    def __init__(self, given: WatchSettings, master: str, say: Callable[[str], None]) -> None:
+        _require_file(given.path)
+        self._given = given
+        self._is_scratch = given.checkpoint is None
+        self._folder = given.checkpoint or Path(tempfile.mkdtemp(prefix=scratch_prefix("watch")))
+        self.lines = self.found = self._place = self._sampled = 0
+        self._is_ended_by: str | None = None
+        self._seen: set[Found] = set()
+        self._told = 0
+        self._of_buckets: dict[int, Progress] = {}
+        self._given_back: queue.Queue[list[Progress]] = queue.Queue()
+        self._new: list[Violation] = []
+        self._latest_s = time.monotonic()
+        self._rest_is_missing = False
+        self.was_continued = self._continue()
+        self._engine = Engine(SPARK, master)
+        self._query: Any = None
+        try:
+            self._start(say)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+
+    def __enter__(self) -> Self:
+        """Return it."""
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        """Stop the query and Spark."""
+        if self._query is not None:
+            with contextlib.suppress(Exception):  # its Spark may be gone
+                self._query.stop()
+            self._query = None
+        self._engine.stop()
+        if self._is_scratch:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def step(self, wait_s: float) -> tuple[int, list[Violation]]:
+        """Take what was judged meanwhile; return how many lines that was, and what they show.
+
+        Raises:
+            HarnessError: the file was cut, or cannot be read, or the query has ended.
+        """
+        before = self.lines
+        with contextlib.suppress(queue.Empty):
+            self._note(self._given_back.get(timeout=wait_s))
+            while True:
+                self._note(self._given_back.get_nowait())
+        if self._query is not None and not self._query.isActive:
+            raise HarnessError(f"{self._given.path}: {_why(self._query.exception())}")
+        if self.lines > before or self.behind_bytes > self._rest_bytes():
+            self._latest_s = time.monotonic()
+        found, self._new = self._new, []
+        return self.lines - before, found
+
+    @property
+    def quiet_s(self) -> float:
+        """For how long there was nothing new."""
+        return time.monotonic() - self._latest_s
+
+    @property
+    def operations(self) -> int:
+        """How many were called."""
+        return sum(each.operations for each in self._of_buckets.values())
+
+    @property
+    def keys(self) -> int:
+        """How many keys there are."""
+        return sum(each.keys for each in self._of_buckets.values())
+
+    @property
+    def open(self) -> int:
+        """How many operations have no end as yet."""
+        return sum(each.open for each in self._of_buckets.values())
+
+    @property
+    def behind_bytes(self) -> int:
+        """How much of the file is not judged yet."""
+        return max(0, self._given.path.stat().st_size - self._place)
+
+    @property
+    def told(self) -> int:
+        """How many violations were shown."""
+        return self._told
+
+    def tell(self, _sentence: str) -> None:
+        """Take that a violation was shown."""
+        self._told += 1
+
+    def save(self, *, is_due: bool = False) -> None:
+        """Keep what is watched; Spark keeps the rest at the end of each batch."""
+        del is_due
+        if min(self._place, SAMPLE_BYTES) > self._sampled:
+            self._write_watched()
+
+    def finish(self, *, is_whole: bool) -> list[Violation]:
+        """Take the end; return what it shows. `is_whole`: the writer has ended, too.
+
+        Raises:
+            HarnessError: the query ended, or judges for too long.
+        """
+        self._is_ended_by = token = secrets.token_hex(8)
+        write_atomically(self._folder / ENDED, token.encode())
+        self._rest_is_missing = is_whole and self._rest_bytes() > 0
+        found: list[Violation] = []
+        until_s = time.monotonic() + FINISH_TIMEOUT_S
+        while not self._has_concluded(token):
+            if time.monotonic() > until_s:
+                raise HarnessError(
+                    f"{self._given.path}: not judged to its end within {FINISH_TIMEOUT_S:g} s;"
+                    " the same checkpoint goes on"
+                )
+            found += self.step(POLL_S)[1]
+        return found
+
+    @property
+    def outcome(self) -> Outcome:
+        """The verdict so far."""
+        outcomes = [
+            Outcome(each.outcome)
+            for each in self._of_buckets.values()
+            if each.outcome is not None and (each.operations or each.lacks)
+        ]
+        if self.found or Outcome.INVALID in outcomes:
+            return Outcome.INVALID
+        lacks = Outcome.UNKNOWN in outcomes or self._rest_is_missing or not self.operations
+        return Outcome.UNKNOWN if lacks else Outcome.VALID
+
+    def doubts(self) -> list[str]:
+        """Return why keys are unknown, each reason once."""
+        keys: Counter[str] = Counter()
+        lacks: dict[str, None] = {}
+        for each in self._of_buckets.values():
+            keys.update(each.doubts)
+            lacks |= dict.fromkeys(each.lacks)
+        if self._rest_is_missing:
+            lacks[f"line {self.lines + 1:,} has no end"] = None
+        return [*doubt_lines(keys), *lacks]
+
+    def _start(self, say: Callable[[str], None]) -> None:
+        self._engine.wait(say)
+        from shaketable.checkers.spark.streaming import StreamPlan  # noqa: PLC0415 - takes longer to load than most watches to start
+
+        plan = StreamPlan(
+            path=self._given.path.absolute(),
+            model=self._given.model,
+            initial=self._given.initial,
+            splits_keys=self._given.partition_by == "key",
+            checkpoint=(self._folder / "spark").absolute(),
+            end_file=(self._folder / ENDED).absolute(),
+        )
+        self._query = self._engine.judge_stream(plan, self._take)
+
+    def _take(self, known: list[Progress]) -> None:
+        """Keep what a batch found, before Spark commits it; called in a thread of Spark's."""
+        lines = [
+            msgspec.json.encode(found) + b"\n"
+            for each in known
+            for violation in each.violations
+            if (found := Found(violation.key, violation.op)) not in self._seen
+        ]
+        if lines:
+            with (self._folder / FOUND).open("ab") as file:
+                file.writelines(lines)
+                file.flush()
+                os.fsync(file.fileno())
+        self._given_back.put(known)
+
+    def _note(self, known: list[Progress]) -> None:
+        for each in known:
+            self._of_buckets[each.bucket] = each
+            self.lines = max(self.lines, each.through)
+            self._place = max(self._place, each.byte)
+            for violation in each.violations:
+                found = Found(violation.key, violation.op)
+                if found not in self._seen:
+                    self._seen.add(found)
+                    self.found += 1
+                    self._new.append(violation)
+
+    def _has_concluded(self, token: str) -> bool:
+        ended = [each.ended == token for each in self._of_buckets.values()]
+        return bool(ended) and all(ended)
+
+    def _rest_bytes(self) -> int:
+        """Return the size of a line that has no end yet; 0 if there is a whole one, too."""
+        with self._given.path.open("rb") as file:
+            file.seek(self._place)
+            rest = file.read(LINE_BYTES_MAX)
+        return 0 if b"\n" in rest or not rest.strip() else len(rest)
+
+    def _write_watched(self) -> None:
+        given = self._given
+        self._sampled = min(self._place, SAMPLE_BYTES)
+        watched = CheckpointOf(
+            format=FORMAT,
+            model=given.model,
+            initial=given.initial,
+            partition_by=given.partition_by,
+            place=self._sampled,
+            sample=sample_of(given.path, self._sampled),
+        )
+        write_atomically(self._folder / WATCHED, msgspec.json.encode(watched))
+
+    def _continue(self) -> bool:
+        """Take what the checkpoint holds, if there is one; return whether there was.
+
+        Raises:
+            UsageError: it is of another watch, or none.
+        """
+        folder, given = self._folder, self._given
+        try:
+            if not (folder / WATCHED).exists():
+                if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+                    raise UsageError(f"{folder}: no checkpoint of a watch on Spark; delete it")
+                folder.mkdir(exist_ok=True)
+                self._write_watched()
+                return False
+            kept = msgspec.json.decode((folder / WATCHED).read_bytes(), type=CheckpointOf)
+            lines = (folder / FOUND).read_bytes() if (folder / FOUND).exists() else b""
+        except OSError as error:
+            raise UsageError(f"{error.filename or folder}: {error.strerror}") from error
+        except msgspec.DecodeError as error:
+            raise UsageError(f"{folder / WATCHED}: not readable ({error}); delete it") from error
+        require_same(folder, given, kept, FORMAT)
+        for line in lines.splitlines():
+            with contextlib.suppress(msgspec.DecodeError):  # cut by a kill; Spark gives it again
+                self._seen.add(msgspec.json.decode(line, type=Found))
+        self.lines, self._place = _committed(folder / "spark")
+        if given.path.stat().st_size < self._place:
+            raise UsageError(f"{folder}: not of {given.path}, which is shorter than what was read")
+        self.found = len(self._seen)
+        self._told = min(self.found, TOLD_MAX)
+        return True
+
+
+def _require_file(path: Path) -> None:
+    if path == STDIN:
+        raise UsageError("--engine spark reads a file, not a pipe")
+    try:
+        is_file = stat.S_ISREG(path.stat().st_mode)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+    if not is_file:
+        raise UsageError(f"{path}: no file; --engine spark reads one that grows")
+
+
+def _committed(spark: Path) -> tuple[int, int]:
+    """Return how many lines and bytes Spark has judged for good: of its latest commit."""
+    numbers = [int(each.name) for each in spark.glob("commits/*") if each.name.isdigit()]
+    if not numbers:
+        return 0, 0
+    text = (spark / "offsets" / str(max(numbers))).read_text(encoding="utf-8")
+    offset = msgspec.json.decode(text.splitlines()[-1])
+    return offset["line"], offset["byte"]
+
+
+def _why(error: object) -> str:
+    """Return what ended a query: the error of our code, if there is one."""
+    raised = RAISED.findall(str(error))
+    return str(raised[-1]) if raised else str(error).partition("\n")[0]

@@ -1,0 +1,220 @@
+"""What Spark's source reads of a growing history, and what the judges of its buckets make of it."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pandas as pd
+import pytest
+
+from shaketable.checkers.linearizability.model_choice import model_named
+from shaketable.checkers.online import HistoryJudge, Violation
+from shaketable.checkers.spark import streaming
+from shaketable.checkers.spark.streaming import (
+    BUCKETS,
+    BucketJudge,
+    HistoryReader,
+    Progress,
+    StreamPlan,
+    sliced,
+    whole_lines,
+)
+from shaketable.harness.contracts.verdict import Outcome
+from shaketable.harness.history.foreign.jsonl import EventLine
+
+
+def history(seed: int, operations: int, keys: int) -> list[dict[str, Any]]:
+    """Return events of atomic registers, some of unknown outcome, perhaps a read that is wrong."""
+    rng = random.Random(seed)
+    state: dict[str, int | None] = {}
+    busy: dict[int, dict[str, Any]] = {}
+    events: list[dict[str, Any]] = []
+    process = list(range(6))
+    wrong_at = rng.choice([None, operations * 2 // 3])
+    for at in range(operations * 2):
+        client = rng.randrange(6)
+        if client not in busy:
+            f = rng.choice(("read", "write"))
+            event = {"process": process[client], "f": f, "key": f"k{rng.randrange(keys)}"}
+            event["value"] = rng.randrange(3) if f == "write" else None
+            busy[client] = event
+            events.append(event | {"type": "invoke", "time": at // 2})
+            continue
+        event = busy.pop(client)
+        kind, key = "ok", event["key"]
+        if event["f"] == "write":
+            state[key] = event["value"]
+            if rng.random() < 0.02:
+                kind, process[client] = "info", process[client] + 6
+        else:
+            event["value"] = state.get(key)
+            if wrong_at is not None and at >= wrong_at:
+                event["value"], wrong_at = 99, None
+        events.append(event | {"type": kind, "time": at // 2})
+    return events
+
+
+def write(path: Path, events: list[dict[str, Any]], mode: str = "w") -> None:
+    with path.open(mode) as file:
+        file.writelines(json.dumps(event) + "\n" for event in events)
+
+
+class State:
+    """A bucket's state, as Spark gives it to a function."""
+
+    def __init__(self) -> None:
+        self.exists = False
+        self.get: tuple[Any, ...] = ()
+
+    def update(self, value: tuple[Any, ...]) -> None:
+        self.exists, self.get = True, value
+
+
+class Query:
+    """Runs batches as Spark would: those that were not committed are run again."""
+
+    def __init__(self, path: Path, *, splits_keys: bool = False) -> None:
+        self.end_file = path.with_suffix(".ended")
+        options = {"path": str(path), "end_file": str(self.end_file)}
+        self.reader = HistoryReader(options | {"splits_keys": str(splits_keys).lower()})
+        plan = StreamPlan(
+            path=path, model="register", initial=None, splits_keys=splits_keys,
+            checkpoint=path.with_suffix(".kept"), end_file=self.end_file,
+        )  # fmt: skip
+        self.judge: Callable[..., Any] = BucketJudge(plan)
+        self.states = {bucket: State() for bucket in range(BUCKETS)}
+        self.offset = self.reader.initialOffset()
+        self.found: list[Violation] = []
+        self.known: dict[int, Progress] = {}
+
+    def batch(self, *, is_lost: bool = False) -> bool:
+        """Run a batch; return whether there was anything. `is_lost`: it is not committed."""
+        end = self.reader.latestOffset(self.offset, None)
+        bodies: dict[int, list[bytes]] = {}
+        for part in reversed(self.reader.partitions(self.offset, end)):  # they come in any order
+            for rows in self.reader.read(part):
+                for row in rows.to_pylist():
+                    bodies.setdefault(row["bucket"], []).append(row["body"])
+        for bucket, of_bucket in bodies.items():
+            state = State()
+            state.exists, state.get = self.states[bucket].exists, self.states[bucket].get
+            frames = [pd.DataFrame({"body": of_bucket})]
+            [frame] = self.judge((bucket,), iter(frames), state)
+            if not is_lost:
+                self.states[bucket] = state
+                self.known[bucket] = msgspec.json.decode(frame["body"][0], type=Progress)
+                self.found += self.known[bucket].violations
+        if not is_lost:
+            self.offset = end
+        return bool(bodies)
+
+    def outcome(self) -> Outcome:
+        """End the history, and return the verdict of all buckets."""
+        while self.batch():
+            pass
+        self.end_file.write_text("over")
+        assert self.batch()
+        assert not self.batch(), "the end is asked for once"
+        outcomes = [
+            Outcome(each.outcome)
+            for each in self.known.values()
+            if each.outcome is not None and (each.operations or each.lacks)
+        ]
+        return max(outcomes, key=[Outcome.VALID, Outcome.UNKNOWN, Outcome.INVALID].index)
+
+
+def locally(path: Path) -> tuple[Outcome, set[tuple[str | None, int]], int]:
+    """Judge a file in one go."""
+    judge, found = HistoryJudge(model_named("register"), None, splits_keys=False), []
+    for line in path.read_bytes().splitlines():
+        found += judge.take(msgspec.json.decode(line, type=EventLine))
+    found += judge.finish()
+    return judge.outcome(), {(each.key, each.op) for each in found}, judge.operations
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_buckets_judge_as_one_judge_does_whatever_is_lost_on_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    rng = random.Random(seed)
+    monkeypatch.setattr(streaming, "BATCH_BYTES", 9_000)
+    monkeypatch.setattr(streaming, "PART_BYTES", 2_000)
+    path, events = tmp_path / "h.jsonl", history(seed, 400, keys=rng.choice([1, 5, 60]))
+    path.touch()
+    query = Query(path)
+    while events:
+        count = rng.randrange(1, 60)
+        write(path, events[:count], "a")
+        events = events[count:]
+        query.batch(is_lost=rng.random() < 0.3)
+        if rng.random() < 0.2:
+            streaming._JUDGES.clear()  # another process goes on
+    outcome, found, operations = locally(path)
+    assert query.outcome() is outcome
+    assert {(each.key, each.op) for each in query.found} == found
+    assert sum(each.operations for each in query.known.values()) == operations
+    assert all(each.window for each in query.found), "each can be shown"
+
+
+def test_a_history_goes_on_after_it_was_asked_for_its_end(tmp_path: Path) -> None:
+    path, events = tmp_path / "h.jsonl", history(1, 200, keys=3)
+    write(path, events[:100])
+    query = Query(path)
+    assert query.outcome() is locally(path)[0]
+    write(path, events[100:], "a")
+    query.end_file.unlink()
+    while query.batch():
+        pass
+    query.end_file.write_text("over again")
+    assert query.batch()
+    assert {each.ended for each in query.known.values()} == {"over again"}
+    assert {(each.key, each.op) for each in query.found} == locally(path)[1]
+
+
+def test_nothing_is_judged_after_a_line_that_cannot_be_read(tmp_path: Path) -> None:
+    path, before = tmp_path / "h.jsonl", history(2, 50, keys=9)
+    write(path, before)
+    with path.open("a") as file:
+        file.write("{broken\n")
+    write(path, history(3, 50, keys=9), "a")
+    query = Query(path)
+    assert query.outcome() is Outcome.UNKNOWN
+    [lack] = {lack for each in query.known.values() for lack in each.lacks}
+    assert lack.startswith(f"line {len(before) + 1} cannot be judged: JSON is malformed")
+    called = sum(event["type"] == "invoke" for event in before)
+    assert sum(each.operations for each in query.known.values()) == called
+
+
+@pytest.mark.parametrize(
+    ("value", "hole"),
+    [(["k1", 1], None), (1, "no [key value] to split by; Spark needs it in each event")],
+)
+def test_keys_in_values_are_told_apart(value: object, hole: str | None) -> None:
+    line = json.dumps({"process": 1, "type": "ok", "f": "write", "value": value, "time": 7})
+    slices = sliced(line.encode() + b"\n", 4, splits_keys=True)
+    if hole is None:
+        [mine] = [each for each in slices if each.numbers]
+        assert (mine.numbers, mine.lines) == ([4], [line.encode()])
+        assert {each.until_ns for each in slices} == {7}
+    else:
+        assert {each.hole for each in slices} == {f"line 5 cannot be judged: {hole}"}
+    assert {each.through for each in slices} == {5}
+
+
+def test_only_whole_lines_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "h.jsonl"
+    path.write_bytes(b"one\ntwo\nthree")
+    assert whole_lines(path, 0, 100) == (8, 2)
+    assert whole_lines(path, 0, 5) == (4, 1)
+    assert whole_lines(path, 0, 2) == (4, 1), "a longer line is taken whole"
+    assert whole_lines(path, 8, 100) == (8, 0)
+    with pytest.raises(ValueError, match=r"^it was cut: it has 13 bytes, and 20 were read$"):
+        whole_lines(path, 20, 100)
+    monkeypatch.setattr(streaming, "LINE_BYTES_MAX", 4)
+    with pytest.raises(ValueError, match=r"^a line of more than 4 bytes$"):
+        whole_lines(path, 8, 3)
