@@ -31,6 +31,11 @@ MODELS: Final = ("register", "cas-register", "kv", "counter")
 """Models whose histories are judged while they grow."""
 KEYS_MAX: Final = 100_000
 """Keys that are told apart; events of further ones are not judged."""
+KINDS: Final = frozenset(("invoke", "ok", "fail", "info"))
+NEMESIS: Final = ("nemesis", -1)
+"""Processes whose events are of no client."""
+CALLS_MAX: Final = 10_000
+"""Calls that are made once for all operations that are alike."""
 OPEN_MAX: Final = 100_000
 """Clients with an open operation."""
 CONTEXT_EVENTS: Final = 64
@@ -101,6 +106,7 @@ class HistoryJudge:
         self._keys: dict[str | None, _Key] = {}
         # process -> operation, f, value, key, call
         self._open: dict[str, _Opened] = {}
+        self._calls: dict[tuple[str, int | None], Call] = {}
         self._latest_ns: int | None = None
         self._is_timed = True
         self._is_settled = False
@@ -126,33 +132,41 @@ class HistoryJudge:
         """
         if self.hole is not None:
             return []
-        number, self.events = self.events, self.events + 1
+        number = self.events
+        self.events = number + 1
         if event.index is None:
             event.index = number  # as `check` numbers operations
-        if event.process is None or event.process in ("nemesis", -1):
+        process, kind = event.process, event.type
+        if process is None or process in NEMESIS:
             return []
-        if event.type not in ("invoke", "ok", "fail", "info") or event.f is None:
+        if kind not in KINDS or event.f is None:
             raise ValueError("no event (it needs process, type and f)")
         time_ns = event.time_ns if event.time_ns is not None else event.time
         if self._latest_ns is None:
             self._is_timed = time_ns is not None
-        if (time_ns is not None) != self._is_timed:
+        if (time_ns is None) is self._is_timed:
             raise ValueError("some events have a time and some have none")
-        if time_ns is None:
-            time_ns = number
-        if self._latest_ns is not None and time_ns < self._latest_ns:
-            raise ValueError("its time is before that of an earlier event; use check")
-        if time_ns != self._latest_ns:
-            self._take_returns()
-            self._latest_ns, self._is_settled = time_ns, False
-        elif self._is_settled and event.type == "invoke":
-            raise ValueError("its time is that of answers which were judged already")
-        if event.type == "invoke":
+        self._advance(number if time_ns is None else time_ns, kind)
+        if kind == "invoke":
             self._invoke(event)
         else:
             self._end(event)
+        if not self._found:
+            return []
         found, self._found = self._found, []
         return found
+
+    def _advance(self, time_ns: int, kind: str) -> None:
+        """Take an event's time: answers at earlier ones can be judged."""
+        latest_ns = self._latest_ns
+        if latest_ns is None or time_ns > latest_ns:
+            if self._returns:
+                self._take_returns()
+            self._latest_ns, self._is_settled = time_ns, False
+        elif time_ns < latest_ns:
+            raise ValueError("its time is before that of an earlier event; use check")
+        elif self._is_settled and kind == "invoke":
+            raise ValueError("its time is that of answers which were judged already")
 
     def clock(self, time_ns: int | None) -> list[Violation]:
         """Take that no event before this time will come; return what that shows.
@@ -235,7 +249,9 @@ class HistoryJudge:
         if len(self._open) >= OPEN_MAX:
             raise ValueError(f"more than {OPEN_MAX:,} clients have an open operation")
         name, value = self._key_and_value(event, event.value)
-        if is_columns(value):
+        if value is None or type(value) is int:
+            call = self._call_of(event.f, value)
+        elif is_columns(value):
             call = Call(event.f, value.get("input"), UNKNOWN, value.get("expected"))
         else:
             given = parse_invoke(event.f, value)
@@ -253,6 +269,16 @@ class HistoryJudge:
         self._open[process] = (op, event.f, value, name, call)
         self._keep(key, event, value)
         key.search.invoke(op, call)
+
+    def _call_of(self, f: str, value: int | None) -> Call:
+        """Return the call of an operation; many are the same."""
+        call = self._calls.get((f, value))
+        if call is None:
+            given = parse_invoke(f, value)
+            call = Call(f, given.input, UNKNOWN, given.expected)
+            if len(self._calls) < CALLS_MAX:
+                self._calls[f, value] = call
+        return call
 
     def _require_input(self, call: Call) -> None:
         if call.f == "add" and type(call.input) is not int:
@@ -280,8 +306,10 @@ class HistoryJudge:
         if event is not None:
             self._keep(key, event, value)
         if kind == "ok":
-            is_split = is_columns(value)
-            output = dict(value or {}).get("output") if is_split else ok_output(f, called, value)
+            if isinstance(value, dict) and is_columns(value):
+                output = value.get("output")
+            else:
+                output = ok_output(f, called, value)
             key.search.ok(op, Call(f, call.input, output, call.expected))
         elif kind == "fail":
             key.search.fail(op)

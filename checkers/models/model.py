@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, runtime_checkable
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -30,8 +31,7 @@ UNKNOWN = _Unknown()
 """The output of a call whose answer is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True, gc=False):
     """One operation as a model sees it: a call and its answer.
 
     `f` is the operation's name. `input` and `output` are the columns' values, or those of `extra`
