@@ -52,6 +52,7 @@ from shaketable.checkers.engine.keys import (
 )
 from shaketable.checkers.engine.local import limited_memory
 from shaketable.checkers.engine.log_evidence import with_log_evidence
+from shaketable.checkers.slices import Progress as StreamProgress
 from shaketable.checkers.spark.frames import (
     ddl,
     is_split,
@@ -60,7 +61,6 @@ from shaketable.checkers.spark.frames import (
     read_operations,
 )
 from shaketable.checkers.spark.session import Session, first_line
-from shaketable.checkers.spark.streaming import Progress as StreamProgress
 from shaketable.checkers.spark.streaming import StreamPlan, start_query
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import CheckContext, Checker

@@ -14,7 +14,7 @@ DataSourceStreamReader (Python data sources).
 from __future__ import annotations
 
 import os
-import zlib
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +26,16 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 
 from shaketable.checkers.linearizability.model_choice import model_named
 from shaketable.checkers.online import HistoryJudge, Violation
+from shaketable.checkers.slices import (
+    Progress,
+    Slice,
+    conclude,
+    progress_of,
+    sliced,
+    take_slice,
+)
 from shaketable.checkers.spark.session import Session, first_line
 from shaketable.harness.contracts.errors import HarnessError
-from shaketable.harness.history.foreign.columns import key_text, split_key
 from shaketable.harness.history.foreign.jsonl import EventLine
 
 BUCKETS: Final = 32
@@ -38,47 +45,12 @@ BATCH_BYTES: Final = 16 << 20
 PART_BYTES: Final = 1 << 20
 """How much of it one task reads, to the end of a line."""
 LINE_BYTES_MAX: Final = 16 << 20
+SETTLED_AFTER_S: Final = 1.0
+"""After so long without an event no further one has the time of the latest: clocks have gone on."""
 SOURCE: Final = "shaketable_history"
 _ROWS: Final = "bucket int, at long, body binary"
 _STATE: Final = "through long, ended string, judge binary"
 _FOUND: Final = "bucket int, through long, body binary"
-
-
-class Slice(msgspec.Struct, kw_only=True):
-    """The lines of one bucket in a part of the file.
-
-    `numbers` are those of the lines, from 0. `through` is the number after the part's last line,
-    `byte` the place after it, `until_ns` its time. `hole` says why nothing after these is judged.
-    `ended`: all of the history is there; the judges are to say what they know.
-    """
-
-    numbers: list[int]
-    lines: list[bytes]
-    through: int
-    byte: int
-    until_ns: int | None = None
-    hole: str | None = None
-    ended: str | None = None
-
-
-class Progress(msgspec.Struct, kw_only=True):
-    """What a bucket's judge knows after a batch.
-
-    At the end alone (`ended`) its `outcome` is given, how many keys are unknown for each reason
-    (`doubts`), and why something was not judged (`lacks`).
-    """
-
-    bucket: int
-    operations: int
-    keys: int
-    open: int
-    through: int
-    byte: int
-    violations: list[Violation]
-    ended: str | None = None
-    outcome: int | None = None
-    doubts: dict[str, int] = msgspec.field(default_factory=dict)
-    lacks: list[str] = msgspec.field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +115,8 @@ class _Part(InputPartition):  # type: ignore[misc]  # pyspark has no types for i
     start: int
     stop: int
     line: int
-    ended: str | None
+    is_settled: bool = False
+    ended: str | None = None
 
 
 class HistorySource(DataSource):  # type: ignore[misc]  # pyspark has no types for it
@@ -164,7 +137,11 @@ class HistorySource(DataSource):  # type: ignore[misc]  # pyspark has no types f
 
 
 class HistoryReader(DataSourceStreamReader):  # type: ignore[misc]  # likewise
-    """Reads whole lines. An offset is {byte, line, ended}: how far, and whether that was all."""
+    """Reads whole lines.
+
+    An offset is {byte, line, settled, ended}: how far, up to which byte nothing came for some time,
+    and whether that was all.
+    """
 
     def __init__(self, options: dict[str, str]) -> None:
         self._path = Path(options["path"])
@@ -173,25 +150,31 @@ class HistoryReader(DataSourceStreamReader):  # type: ignore[misc]  # likewise
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - pyspark's name
         """Return the start of the file."""
-        return {"byte": 0, "line": 0, "ended": ""}
+        return {"byte": 0, "line": 0, "settled": 0, "ended": ""}
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802 - pyspark's name
         """Return how far the next batch goes: some whole lines, or that there are no more."""
         asked = _text_of(self._end_file)  # first: what is there by then is all
         ends, lines = whole_lines(self._path, start["byte"], BATCH_BYTES)
         if ends > start["byte"]:
-            return {"byte": ends, "line": start["line"] + lines, "ended": start["ended"]}
-        return {**start, "ended": asked or start["ended"]}
+            return {**start, "byte": ends, "line": start["line"] + lines}
+        if asked and asked != start["ended"]:
+            return {**start, "ended": asked}
+        is_settled = time.time() - self._path.stat().st_mtime >= SETTLED_AFTER_S
+        return {**start, "settled": ends} if is_settled else start
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[_Part]:
         """Return the parts of a batch."""
         if start["byte"] == end["byte"]:
+            if start == end:
+                return []
             ended = end["ended"] if end["ended"] != start["ended"] else None
-            return [_Part(end["byte"], end["byte"], end["line"], ended)] if ended else []
+            at, is_settled = end["byte"], end["settled"] != start["settled"]
+            return [_Part(at, at, end["line"], is_settled=is_settled, ended=ended)]
         parts, at, line = [], start["byte"], start["line"]
         while at < end["byte"]:
             stop, lines = whole_lines(self._path, at, min(PART_BYTES, end["byte"] - at))
-            parts.append(_Part(at, stop, line, None))
+            parts.append(_Part(at, stop, line))
             at, line = stop, line + lines
         return parts
 
@@ -200,9 +183,11 @@ class HistoryReader(DataSourceStreamReader):  # type: ignore[misc]  # likewise
         with self._path.open("rb") as file:
             file.seek(partition.start)
             data = file.read(partition.stop - partition.start)
-        slices = sliced(data, partition.line, splits_keys=self._splits_keys)
+        lines = data.split(b"\n")[:-1]
+        slices = sliced(lines, partition.line, BUCKETS, splits_keys=self._splits_keys)
         for each in slices:
             each.byte, each.ended = partition.stop, partition.ended
+            each.is_settled = partition.is_settled
         yield pa.RecordBatch.from_pydict(
             {
                 "bucket": pa.array(range(BUCKETS), pa.int32()),
@@ -234,76 +219,6 @@ def whole_lines(path: Path, start: int, size_max: int) -> tuple[int, int]:
             if len(data) > LINE_BYTES_MAX and not end:
                 raise ValueError(f"a line of more than {LINE_BYTES_MAX:,} bytes")
     return start + end, data.count(b"\n", 0, end)
-
-
-class _Routed(msgspec.Struct, gc=False):
-    """What of an event says whose it is."""
-
-    type: str
-    process: int | str | None = None
-    key: str | int | None = None
-    value: Any = None
-    time_ns: int | None = None
-    time: int | None = None
-
-
-class _RoutedByKey(msgspec.Struct, gc=False):
-    type: str
-    process: int | str | None = None
-    key: str | int | None = None
-    time_ns: int | None = None
-    time: int | None = None
-
-
-def sliced(data: bytes, first: int, *, splits_keys: bool) -> list[Slice]:
-    """Give each bucket its lines of a part of the file, whose first line has the number `first`.
-
-    Nothing is given after a line that cannot be read, or whose key is not known.
-    """
-    kind: type[_Routed | _RoutedByKey] = _Routed if splits_keys else _RoutedByKey
-    decode = msgspec.json.Decoder(kind).decode
-    lines = data.split(b"\n")
-    lines.pop()  # after the last end of a line
-    slices = [
-        Slice(numbers=[], lines=[], through=first + len(lines), byte=0) for _ in range(BUCKETS)
-    ]
-    until_ns: int | None = None
-    for number, line in enumerate(lines, first):
-        if not line or line.isspace():
-            continue
-        try:
-            event = decode(line)
-            bucket = None if event.process in ("nemesis", -1) else bucket_of(event)
-        except (msgspec.DecodeError, ValueError) as error:
-            hole = f"line {number + 1:,} cannot be judged: {error}"
-            for each in slices:
-                each.hole = hole
-            break
-        until_ns = event.time_ns if event.time_ns is not None else event.time
-        if bucket is not None:
-            slices[bucket].numbers.append(number)
-            slices[bucket].lines.append(line)
-    for each in slices:
-        each.until_ns = until_ns
-    return slices
-
-
-def bucket_of(event: _Routed | _RoutedByKey) -> int:
-    """Return the bucket of an event's key; events without a key are of one object.
-
-    Raises:
-        ValueError: the key should be in the value, and is not.
-    """
-    if event.key is not None:
-        key = key_text(event.key)
-    elif isinstance(event, _RoutedByKey):
-        return 0
-    else:
-        pair = split_key(event.value)
-        if pair is None:
-            raise ValueError("no [key value] to split by; Spark needs it in each event")
-        key = pair[0]
-    return zlib.crc32(key.encode()) % BUCKETS
 
 
 def _text_of(path: Path) -> str:
@@ -344,12 +259,9 @@ class BucketJudge:
         stored = msgspec.json.encode(judge.to_plain())
         state.update((last.through, last.ended or "", stored))
         _JUDGES[self._query, int(bucket)] = (last.through, judge)
-        known = Progress(
-            bucket=int(bucket), operations=judge.operations, keys=judge.keys, open=judge.open,
-            through=last.through, byte=last.byte, violations=violations,
-        )  # fmt: skip
-        if last.ended is not None:
-            self._conclude(known, last.ended, stored)
+        known = progress_of(judge, int(bucket), last, violations)
+        if last.ended is not None:  # the state stays as it was, to go on from
+            conclude(self._restored(stored), known, last.ended)
         yield _frame(int(bucket), known)
 
     def _judge(self, bucket: int, state: Any) -> HistoryJudge:
@@ -359,13 +271,6 @@ class BucketJudge:
         kept = _JUDGES.pop((self._query, bucket), None)  # if this fails, it is of no use
         return kept[1] if kept is not None and kept[0] == through else self._restored(stored)
 
-    def _conclude(self, known: Progress, ended: str, stored: bytes) -> None:
-        """Say what the end of the history shows; the state stays as it was, to go on from."""
-        judge = self._restored(stored)
-        known.violations = [*known.violations, *judge.finish()]
-        known.ended, known.outcome = ended, judge.outcome().value
-        known.doubts, known.lacks = dict(judge.unknown_keys()), judge.lacks()
-
     def _new(self) -> HistoryJudge:
         return HistoryJudge(model_named(self._model), self._initial, splits_keys=self._splits_keys)
 
@@ -373,24 +278,6 @@ class BucketJudge:
         judge = self._new()
         judge.restore(msgspec.json.decode(stored), lambda each: msgspec.convert(each, EventLine))
         return judge
-
-
-def take_slice(
-    judge: HistoryJudge, given: Slice, decode: Callable[[bytes], EventLine]
-) -> list[Violation]:
-    """Judge the lines of a slice; return what they show."""
-    found: list[Violation] = []
-    for number, line in zip(given.numbers, given.lines, strict=True):
-        try:
-            event = decode(line)
-            if event.index is None:
-                event.index = number
-            found += judge.take(event)
-        except (msgspec.DecodeError, ValueError) as error:
-            found += judge.miss(f"line {number + 1:,} cannot be judged: {error}")
-    if given.hole is not None:
-        found += judge.miss(given.hole)
-    return found + judge.clock(given.until_ns)
 
 
 def _frame(bucket: int, known: Progress) -> Any:

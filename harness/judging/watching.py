@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
@@ -230,21 +230,34 @@ class Watch:
             return None
         if given.path == STDIN:
             raise UsageError("--checkpoint is for a file: a pipe cannot be continued")
-        try:
-            kept = msgspec.json.decode(path.read_bytes(), type=Checkpoint)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise UsageError(f"{path}: {error.strerror}") from error
-        except msgspec.DecodeError as error:
-            raise UsageError(f"{path}: no checkpoint of a watch ({error}); delete it") from error
-        require_same(path, given, kept, FORMAT)
+        kept = read_checkpoint(path, Checkpoint)
+        if kept is not None:
+            require_same(path, given, kept, FORMAT)
         return kept
 
     def _continue(self, kept: Checkpoint) -> None:
         self.judge.restore(kept.judge, lambda each: msgspec.convert(each, EventLine))
         self.lines, self.found, self._sentences = kept.lines, kept.found, list(kept.told)
         self.was_continued = True
+
+
+AnyCheckpoint = TypeVar("AnyCheckpoint", bound=CheckpointOf)
+
+
+def read_checkpoint(path: Path, form: type[AnyCheckpoint]) -> AnyCheckpoint | None:
+    """Return a checkpoint; None if there is none.
+
+    Raises:
+        UsageError: it cannot be read, or is none of this form; one line.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=form)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise UsageError(f"{path}: no checkpoint of such a watch ({error}); delete it") from error
 
 
 def require_same(checkpoint: Path, given: WatchSettings, kept: CheckpointOf, version: int) -> None:

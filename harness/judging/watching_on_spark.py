@@ -15,7 +15,6 @@ import shutil
 import stat
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -23,11 +22,11 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
-from shaketable.checkers.online import Violation, doubt_lines
+from shaketable.checkers.online import Violation
 from shaketable.harness.contracts.errors import HarnessError, UsageError
-from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.judging.engines import SPARK, Engine
+from shaketable.harness.judging.shared_watch import Found, SharedWatch
 from shaketable.harness.judging.watching import (
     LINE_BYTES_MAX,
     SAMPLE_BYTES,
@@ -41,7 +40,7 @@ from shaketable.harness.judging.watching import (
 from shaketable.harness.run_markers import scratch_prefix
 
 if TYPE_CHECKING:
-    from shaketable.checkers.spark.streaming import Progress
+    from shaketable.checkers.slices import Progress
 
 FORMAT: Final = 1
 POLL_S: Final = 0.1
@@ -53,20 +52,8 @@ FOUND: Final = "found.jsonl"
 ENDED: Final = "ended"
 
 
-class Found(msgspec.Struct, frozen=True):
-    """A violation that was found."""
-
-    key: str | None
-    op: int
-
-
-class SparkWatch:
+class SparkWatch(SharedWatch):
     """One watch, from its start, or from its checkpoint; see `judging.watching.Watch`.
-
-    Attributes:
-        lines: how many were read.
-        found: how many violations there are.
-        was_continued: it goes on from a checkpoint.
 
     Raises:
         UsageError: the history cannot be read, the checkpoint is of another one, or Spark cannot
@@ -74,23 +61,14 @@ class SparkWatch:
         HarnessError: Spark does not start.
     """
 
-    is_pipe = False
-    is_ended = False
-
     def __init__(self, given: WatchSettings, master: str, say: Callable[[str], None]) -> None:
         _require_file(given.path)
         self._given = given
         self._is_scratch = given.checkpoint is None
         self._folder = given.checkpoint or Path(tempfile.mkdtemp(prefix=scratch_prefix("watch")))
-        self.lines = self.found = self._place = self._sampled = 0
-        self._is_ended_by: str | None = None
-        self._seen: set[Found] = set()
-        self._told = 0
-        self._of_buckets: dict[int, Progress] = {}
+        super().__init__()
+        self._sampled = 0
         self._given_back: queue.Queue[list[Progress]] = queue.Queue()
-        self._new: list[Violation] = []
-        self._latest_s = time.monotonic()
-        self._rest_is_missing = False
         self.was_continued = self._continue()
         self._engine = Engine(SPARK, master)
         self._query: Any = None
@@ -125,49 +103,21 @@ class SparkWatch:
         """
         before = self.lines
         with contextlib.suppress(queue.Empty):
-            self._note(self._given_back.get(timeout=wait_s))
+            known = self._given_back.get(timeout=wait_s)
             while True:
-                self._note(self._given_back.get_nowait())
+                for each in known:
+                    self._note(each)
+                known = self._given_back.get_nowait()
         if self._query is not None and not self._query.isActive:
             raise HarnessError(f"{self._given.path}: {_why(self._query.exception())}")
         if self.lines > before or self.behind_bytes > self._rest_bytes():
             self._latest_s = time.monotonic()
-        found, self._new = self._new, []
-        return self.lines - before, found
-
-    @property
-    def quiet_s(self) -> float:
-        """For how long there was nothing new."""
-        return time.monotonic() - self._latest_s
-
-    @property
-    def operations(self) -> int:
-        """How many were called."""
-        return sum(each.operations for each in self._of_buckets.values())
-
-    @property
-    def keys(self) -> int:
-        """How many keys there are."""
-        return sum(each.keys for each in self._of_buckets.values())
-
-    @property
-    def open(self) -> int:
-        """How many operations have no end as yet."""
-        return sum(each.open for each in self._of_buckets.values())
+        return self.lines - before, self._new_ones()
 
     @property
     def behind_bytes(self) -> int:
         """How much of the file is not judged yet."""
         return max(0, self._given.path.stat().st_size - self._place)
-
-    @property
-    def told(self) -> int:
-        """How many violations were shown."""
-        return self._told
-
-    def tell(self, _sentence: str) -> None:
-        """Take that a violation was shown."""
-        self._told += 1
 
     def save(self, *, is_due: bool = False) -> None:
         """Keep what is watched; Spark keeps the rest at the end of each batch."""
@@ -181,7 +131,7 @@ class SparkWatch:
         Raises:
             HarnessError: the query ended, or judges for too long.
         """
-        self._is_ended_by = token = secrets.token_hex(8)
+        token = secrets.token_hex(8)
         write_atomically(self._folder / ENDED, token.encode())
         self._rest_is_missing = is_whole and self._rest_bytes() > 0
         found: list[Violation] = []
@@ -194,30 +144,6 @@ class SparkWatch:
                 )
             found += self.step(POLL_S)[1]
         return found
-
-    @property
-    def outcome(self) -> Outcome:
-        """The verdict so far."""
-        outcomes = [
-            Outcome(each.outcome)
-            for each in self._of_buckets.values()
-            if each.outcome is not None and (each.operations or each.lacks)
-        ]
-        if self.found or Outcome.INVALID in outcomes:
-            return Outcome.INVALID
-        lacks = Outcome.UNKNOWN in outcomes or self._rest_is_missing or not self.operations
-        return Outcome.UNKNOWN if lacks else Outcome.VALID
-
-    def doubts(self) -> list[str]:
-        """Return why keys are unknown, each reason once."""
-        keys: Counter[str] = Counter()
-        lacks: dict[str, None] = {}
-        for each in self._of_buckets.values():
-            keys.update(each.doubts)
-            lacks |= dict.fromkeys(each.lacks)
-        if self._rest_is_missing:
-            lacks[f"line {self.lines + 1:,} has no end"] = None
-        return [*doubt_lines(keys), *lacks]
 
     def _start(self, say: Callable[[str], None]) -> None:
         self._engine.wait(say)
@@ -247,22 +173,6 @@ class SparkWatch:
                 file.flush()
                 os.fsync(file.fileno())
         self._given_back.put(known)
-
-    def _note(self, known: list[Progress]) -> None:
-        for each in known:
-            self._of_buckets[each.bucket] = each
-            self.lines = max(self.lines, each.through)
-            self._place = max(self._place, each.byte)
-            for violation in each.violations:
-                found = Found(violation.key, violation.op)
-                if found not in self._seen:
-                    self._seen.add(found)
-                    self.found += 1
-                    self._new.append(violation)
-
-    def _has_concluded(self, token: str) -> bool:
-        ended = [each.ended == token for each in self._of_buckets.values()]
-        return bool(ended) and all(ended)
 
     def _rest_bytes(self) -> int:
         """Return the size of a line that has no end yet; 0 if there is a whole one, too."""
@@ -312,7 +222,7 @@ class SparkWatch:
         if given.path.stat().st_size < self._place:
             raise UsageError(f"{folder}: not of {given.path}, which is shorter than what was read")
         self.found = len(self._seen)
-        self._told = min(self.found, TOLD_MAX)
+        self.told = min(self.found, TOLD_MAX)
         return True
 
 

@@ -34,10 +34,16 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def events(seed: int, operations: int, keys: int) -> Iterator[str]:
+def events(
+    seed: int,
+    operations: int,
+    keys: int,
+    first: int | None = None,
+    unknown_every: int = UNKNOWN_EVERY,
+) -> Iterator[str]:
     """Generate lines: clients at once, each operation taking effect between its two events."""
     rng = random.Random(seed)
-    state: dict[str, int | None] = {}
+    state: dict[str, int | None] = {f"k{number}": first for number in range(keys)}
     busy: dict[int, tuple[str, str, object, object]] = {}
     process = list(range(CLIENTS))
     done = started = at = 0
@@ -68,7 +74,7 @@ def events(seed: int, operations: int, keys: int) -> Iterator[str]:
             kind = "ok" if state.get(key) == old else "fail"
             state[key] = new if kind == "ok" else state.get(key)
         done += 1
-        if f != "read" and kind == "ok" and done % UNKNOWN_EVERY == 0:
+        if f != "read" and kind == "ok" and done % unknown_every == 0:
             kind = "info"
         yield line(process[client], kind, f, key, shown, at)
         if kind == "info":

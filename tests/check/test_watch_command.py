@@ -86,10 +86,15 @@ def until(process: subprocess.Popen[str], text: str) -> str:
     raise AssertionError(f"it ended before it said {text!r}: {said}")
 
 
-def test_a_violation_is_told_while_the_history_grows(tmp_path: Path) -> None:
+JOBS = pytest.mark.parametrize("jobs", ["1", "2"])
+
+
+@JOBS
+def test_a_violation_is_told_while_the_history_grows(tmp_path: Path, jobs: str) -> None:
     path, page = tmp_path / "h.jsonl", tmp_path / "page.html"
     path.write_text(lines(WRITE))
-    with watching(path, *REGISTER, "--initial", "0", "--html", page) as process:
+    options = ("--initial", "0", "--html", page, "--jobs", jobs)
+    with watching(path, *REGISTER, *options) as process:
         time.sleep(1)
         with path.open("a") as file:
             file.write(lines(STALE) + '{"process": 2')
@@ -103,13 +108,17 @@ def test_a_violation_is_told_while_the_history_grows(tmp_path: Path) -> None:
         assert process.wait(WAIT_S) == 1
 
 
+@JOBS
 @pytest.mark.parametrize(("is_stale", "code"), [(False, 0), (True, 1)])
-def test_killed_at_any_moment_it_goes_on(tmp_path: Path, is_stale: bool, code: int) -> None:
+def test_killed_at_any_moment_it_goes_on(
+    tmp_path: Path, is_stale: bool, code: int, jobs: str
+) -> None:
     path, kept = tmp_path / "h.jsonl", tmp_path / "kept"
     text = lines(history(3, 3_000, is_stale=is_stale))
     path.write_text(text[: len(text) // 3])
     for part in (2, 3):
-        with watching(path, *REGISTER, "--initial", "0", "--checkpoint", kept) as process:
+        options = ("--initial", "0", "--checkpoint", kept, "--jobs", jobs)
+        with watching(path, *REGISTER, *options) as process:
             deadline = time.monotonic() + WAIT_S
             while not kept.exists() and time.monotonic() < deadline:
                 time.sleep(0.1)
@@ -117,8 +126,7 @@ def test_killed_at_any_moment_it_goes_on(tmp_path: Path, is_stale: bool, code: i
             os.kill(process.pid, signal.SIGKILL)
         with path.open("a") as file:
             file.write(text[len(text) * (part - 1) // 3 : len(text) * part // 3])
-    options = ("--initial", "0", "--checkpoint", kept, "--until-quiet", "1")
-    done = shaketable("watch", path, *REGISTER, *options)
+    done = shaketable("watch", path, *REGISTER, *options, "--until-quiet", "1")
     assert done.returncode == code, done.stdout + done.stderr
     assert done.stdout.startswith("goes on after line ")
     again = shaketable("watch", path, *REGISTER, "--initial", "0", "--until-quiet", "0.5")
@@ -163,6 +171,7 @@ def piped(text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@JOBS
 @pytest.mark.parametrize(
     ("text", "said", "code"),
     [
@@ -174,8 +183,8 @@ def piped(text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         (lines([*STALE, *WRITE]), "line 3 cannot be judged: its time is before that of an", 2),
     ],
 )  # fmt: skip
-def test_a_pipe_is_judged_to_its_end(text: str, said: str, code: int) -> None:
-    done = piped(text, *REGISTER)
+def test_a_pipe_is_judged_to_its_end(text: str, said: str, code: int, jobs: str) -> None:
+    done = piped(text, *REGISTER, "--jobs", jobs)
     assert said in done.stdout, done.stdout + done.stderr
     assert done.returncode == code
 
@@ -222,6 +231,12 @@ def test_what_it_cannot_do_is_one_line(tmp_path: Path) -> None:
         ((tmp_path, *REGISTER), "a folder; give the file that grows"),
         ((path, "--model", "stack"), "stack"),
         (("-", *REGISTER, "--checkpoint", kept), "a pipe cannot be continued"),
+        (("-", *REGISTER, "--checkpoint", kept, "--jobs", "2"), "a pipe cannot be continued"),
+        ((path, *REGISTER, *quiet, "--jobs", "2"), "no checkpoint of such a watch"),
+        ((path, *REGISTER, "--jobs", "0"), "--jobs 0: from 1 to 64"),
+        ((path, *REGISTER, "--jobs", "2", "--spark-master", "local[*]"), "exclude each other"),
+        (("-", *REGISTER, "--spark-master", "local[*]"), "a file, not a pipe"),
+        ((tmp_path, *REGISTER, "--spark-master", "local[*]"), "no file"),
         ((path, "--model", "kv", *quiet), "of a watch with other options; delete it"),
         ((other, *REGISTER, *quiet), f"not of {other}; delete it"),
     ):

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Final, Literal
@@ -22,6 +22,7 @@ from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.verdict import EXIT_BY_OUTCOME, Outcome
 from shaketable.harness.judging.checking import explain, impossible_read
 from shaketable.harness.judging.watching import TOLD_MAX, Watch, WatchSettings
+from shaketable.harness.judging.watching_in_parallel import ParallelWatch
 from shaketable.harness.judging.watching_on_spark import SparkWatch
 from shaketable.harness.terminal.histories.check import STYLES, show_one, write_page
 from shaketable.harness.terminal.output import Output
@@ -34,7 +35,35 @@ LINE_EVERY_S: Final = 10.0
 """Without a terminal progress is printed at this interval, and on one redrawn twice a second."""
 REDRAWN_EVERY_S: Final = 0.5
 ModelName = Literal["register", "cas-register", "kv", "counter"]
-AnyWatch = Watch | SparkWatch
+AnyWatch = Watch | ParallelWatch | SparkWatch
+JOBS_MAX: Final = 64
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class JudgeOptions:
+    """Who judges.
+
+    Attributes:
+        jobs: Processes that judge, each its keys.
+        spark_master: Judge by Structured Streaming on this Spark (local[*]); checkpoint: a folder.
+    """
+
+    jobs: Annotated[int, Parameter(metavar="N")] = 1
+    spark_master: Annotated[str | None, Parameter(metavar="URL", show_default=False)] = None
+
+    def watch(self, given: WatchSettings) -> AnyWatch:
+        """Begin a watch; on Spark it takes some seconds until it has started."""
+        if not 1 <= self.jobs <= JOBS_MAX:
+            raise UsageError(f"--jobs {self.jobs}: from 1 to {JOBS_MAX}")
+        if self.spark_master is not None:
+            if self.jobs != 1:
+                raise UsageError("--jobs and --spark-master exclude each other")
+            return SparkWatch(given, self.spark_master, _print_line)
+        return Watch(given) if self.jobs == 1 else ParallelWatch(given, self.jobs)
+
+
+ONE_PROCESS: Final = JudgeOptions()
 
 
 def watch(
@@ -50,7 +79,7 @@ def watch(
         float | None, Parameter(metavar="S", show_default=False, converter=to_seconds)
     ] = None,
     html: Annotated[Path | None, Parameter(metavar="FILE", show_default=False)] = None,
-    spark_master: Annotated[str | None, Parameter(metavar="URL", show_default=False)] = None,
+    judge: JudgeOptions = ONE_PROCESS,
 ) -> int:
     """Check a history while another program appends to it; tell the first violation at once.
 
@@ -70,8 +99,7 @@ def watch(
         checkpoint: Keep there what was judged; a watch that was killed goes on from it.
         until_quiet: End when nothing was appended for so long; by default only Ctrl-C ends it.
         html: Write a page there that shows the first violations.
-        spark_master: Judge by Spark Structured Streaming there: local[*], spark://HOST:PORT, yarn;
-            the checkpoint is a folder.
+        judge: Who judges.
     """
     given = WatchSettings(
         path=path, model=model, initial=initial, partition_by=partition_by, checkpoint=checkpoint
@@ -79,7 +107,7 @@ def watch(
     if html is not None and not html.parent.is_dir():
         raise UsageError(f"{html}: no folder {html.parent}")
     out = Output(highlight=False)
-    with _ended_by_ctrl_c() as is_over, _watch(given, spark_master) as watched:
+    with _ended_by_ctrl_c() as is_over, judge.watch(given) as watched:
         shown = Shown(out, given, html)
         if watched.was_continued:
             out.print(Text(f"goes on after line {watched.lines:,}", style="dim"))
@@ -88,11 +116,6 @@ def watch(
         shown.take(watched, watched.finish(is_whole=not is_over))
         _show_end(out, given.path, watched)
         return EXIT_BY_OUTCOME[watched.outcome]
-
-
-def _watch(given: WatchSettings, spark_master: str | None) -> AnyWatch:
-    """Begin a watch; on Spark it takes some seconds until it has started."""
-    return Watch(given) if spark_master is None else SparkWatch(given, spark_master, _print_line)
 
 
 def _follow(

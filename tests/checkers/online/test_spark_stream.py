@@ -14,14 +14,13 @@ import pytest
 
 from shaketable.checkers.linearizability.model_choice import model_named
 from shaketable.checkers.online import HistoryJudge, Violation
+from shaketable.checkers.slices import Progress, sliced
 from shaketable.checkers.spark import streaming
 from shaketable.checkers.spark.streaming import (
     BUCKETS,
     BucketJudge,
     HistoryReader,
-    Progress,
     StreamPlan,
-    sliced,
     whole_lines,
 )
 from shaketable.harness.contracts.verdict import Outcome
@@ -192,11 +191,11 @@ def test_nothing_is_judged_after_a_line_that_cannot_be_read(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("value", "hole"),
-    [(["k1", 1], None), (1, "no [key value] to split by; Spark needs it in each event")],
+    [(["k1", 1], None), (1, "no [key value] to split by, which several judges need in each event")],
 )
 def test_keys_in_values_are_told_apart(value: object, hole: str | None) -> None:
     line = json.dumps({"process": 1, "type": "ok", "f": "write", "value": value, "time": 7})
-    slices = sliced(line.encode() + b"\n", 4, splits_keys=True)
+    slices = sliced([line.encode()], 4, 8, splits_keys=True)
     if hole is None:
         [mine] = [each for each in slices if each.numbers]
         assert (mine.numbers, mine.lines) == ([4], [line.encode()])
