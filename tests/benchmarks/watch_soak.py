@@ -10,7 +10,9 @@ violations that were told, are compared with what was planted.
     python tests/benchmarks/watch_soak.py --rate 5000 --for-s 600 --kills 20
 
 Prints a line every 10 seconds: operations written, memory of all processes of the watch; these are
-also in --samples FILE, as CSV, to be plotted.
+also in --samples FILE, as CSV, to be plotted:
+
+    python tests/benchmarks/watch_soak.py --plot memory.svg "Spark, 20,000 op/s=spark.csv"
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from load.memory_plot import Sample, draw
 from watch_scale import ROOT, events, line
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -198,14 +201,33 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--spark-master")
     parser.add_argument("--samples", type=Path)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--plot", type=Path)
+    parser.add_argument("sampled", nargs="*", metavar="NAME=CSV", help="what to plot")
     parser.add_argument("--write", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.write is not None:
         write(given.write, given.rate, given.for_s)
         return
-    more = ["--spark-master", given.spark_master] if given.spark_master else []
+    if given.plot is not None:
+        plot(given.plot, given.sampled)
+        return
+    more = ["--jobs", str(given.jobs)]
+    if given.spark_master:
+        more = ["--spark-master", given.spark_master]
     with tempfile.TemporaryDirectory() as name:
         soak(Path(name), given, more)
+
+
+def plot(path: Path, sampled: list[str]) -> None:
+    samples = []
+    for each in sampled:
+        name, _, csv = each.rpartition("=")
+        for row in Path(csv).read_text().splitlines()[1:]:
+            at_s, _, mb = row.split(",")
+            samples.append(Sample(float(at_s), name, float(mb) * 1e6 / 2**20))
+    title = "Memory of all processes of a watch (MiB)"
+    draw(path, samples, [], title, "since its start")
 
 
 def soak(folder: Path, given: argparse.Namespace, more: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""A picture of the nodes' memory over time, with their restarts (SVG)."""
+"""A picture of the memory of nodes or processes over time, with their restarts (SVG)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ class Sample(NamedTuple):
 
 
 def draw(
-    path: Path, samples: Sequence[Sample], restarts: Sequence[tuple[float, str, bool]]
+    path: Path,
+    samples: Sequence[Sample],
+    restarts: Sequence[tuple[float, str, bool]],
+    title: str = "Memory of each node (MiB) through rolling restarts",
+    since: str = "since the first message",
 ) -> None:
     """Draw one line a node; a gap and a mark where it was restarted."""
     seconds = max(sample.at_s for sample in samples)
@@ -38,8 +42,7 @@ def draw(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}"'
         ' font-family="system-ui, sans-serif" font-size="12">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
-        f'<text x="{LEFT}" y="20" font-size="15">Memory of each node (MiB) through rolling'
-        " restarts</text>",
+        f'<text x="{LEFT}" y="20" font-size="15">{title}</text>',
     ]
     for step in range(STEPS + 1):
         mib, at_s = most * step / STEPS, seconds * step / STEPS
@@ -51,10 +54,11 @@ def draw(
             f"{at_s:.0f} s</text>"
         )
     nodes = sorted({sample.node for sample in samples})
+    wide = max(90, 40 + 7 * max(map(len, nodes)))
     for number, node in enumerate(nodes):
         colour = COLOURS[number % len(COLOURS)]
         parts.append(_line(node, samples, restarts, colour, x, y))
-        at = LEFT + 90 * number
+        at = LEFT + wide * number
         parts.append(
             f'<rect x="{at}" y="30" width="14" height="4" fill="{colour}"/>'
             f'<text x="{at + 20}" y="37">{node}</text>'
@@ -66,11 +70,12 @@ def draw(
                     f' fill="{colour}"><title>{node} restarted at {at_s:.0f} s'
                     f"{', it led' if led else ''}</title></circle>"
                 )
-    parts.append(
-        f'<text x="{LEFT + 90 * len(nodes)}" y="37" fill="#555">dots: restarts, large ones of the'
-        " leader</text>"
-        f'<text x="{LEFT}" y="{HEIGHT - 8}" fill="#555">since the first message</text></svg>'
-    )
+    if restarts:
+        parts.append(
+            f'<text x="{LEFT + wide * len(nodes)}" y="37" fill="#555">dots: restarts, large ones of'
+            " the leader</text>"
+        )
+    parts.append(f'<text x="{LEFT}" y="{HEIGHT - 8}" fill="#555">{since}</text></svg>')
     path.write_text("\n".join(parts) + "\n")
 
 
