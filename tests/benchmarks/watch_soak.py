@@ -35,6 +35,8 @@ from load.memory_plot import Sample, draw
 from watch_scale import ROOT, events, line
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
+PLANT_FROM_S = 60.0
+"""Spark has started by then."""
 PLANT_EVERY_S = 15.0
 SAMPLE_EVERY_S = 10.0
 BASE_OPERATIONS = 200_000
@@ -84,7 +86,8 @@ def write(path: Path, rate_hz: int, for_s: float) -> None:
     parts = [each.encode().rsplit(b'"time": ', 1) for each in lines]
     heads, times = [head for head, _ in parts], [int(rest[:-2]) for _, rest in parts]
     span, number, planted = times[-1] + 1_000, 0, 0
-    began_s = planted_s = time.monotonic()
+    began_s = time.monotonic()
+    planted_s = began_s + PLANT_FROM_S - PLANT_EVERY_S
     with path.open("ab", buffering=0) as file:
         while time.monotonic() - began_s < for_s:
             due = int((time.monotonic() - began_s) * rate_hz * 2)
