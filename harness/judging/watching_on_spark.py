@@ -63,6 +63,8 @@ class SparkWatch(SharedWatch):
 
     def __init__(self, given: WatchSettings, master: str, say: Callable[[str], None]) -> None:
         _require_file(given.path)
+        if master.startswith("sc://"):
+            raise UsageError("watch needs its driver here: a Spark master, no Spark Connect server")
         self._given = given
         self._is_scratch = given.checkpoint is None
         self._folder = given.checkpoint or Path(tempfile.mkdtemp(prefix=scratch_prefix("watch")))

@@ -237,6 +237,7 @@ def test_what_it_cannot_do_is_one_line(tmp_path: Path) -> None:
         ((path, *REGISTER, "--jobs", "2", "--spark-master", "local[*]"), "exclude each other"),
         (("-", *REGISTER, "--spark-master", "local[*]"), "a file, not a pipe"),
         ((tmp_path, *REGISTER, "--spark-master", "local[*]"), "no file"),
+        ((path, *REGISTER, "--spark-master", "sc://localhost"), "no Spark Connect server"),
         ((path, "--model", "kv", *quiet), "of a watch with other options; delete it"),
         ((other, *REGISTER, *quiet), f"not of {other}; delete it"),
     ):
