@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shaketable.harness import discovery
-from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.contracts.errors import HarnessError, UsageError, unknown_name
 from shaketable.workloads import log, message_queue
 
 WORKLOAD = '''
@@ -98,6 +98,16 @@ def test_unknown_names_are_told_with_the_nearest_and_all() -> None:
     for name in ("", "../x", "a.b", "__init__", "campaigns"):
         with pytest.raises(UsageError, match="unknown workload"):
             discovery.get("workloads", name)
+
+
+def test_of_very_many_names_only_the_nearest_are_told() -> None:
+    names = [f"bug-{number}" for number in range(50)]
+    told = unknown_name("mutant", "bug7", names)
+    assert told.startswith("unknown mutant 'bug7'; did you mean 'bug-7' or 'bug-")
+    assert told.endswith("? (there are 50: see the command list)")
+    assert unknown_name("mutant", "xyz", names) == (
+        "unknown mutant 'xyz' (there are 50: see the command list)"
+    )
 
 
 @pytest.mark.parametrize(
