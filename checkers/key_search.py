@@ -22,6 +22,8 @@ from typing import Any, Final
 from shaketable.checkers.models.model import UNKNOWN, Call, Model
 from shaketable.checkers.models.register import REFUSED
 
+REFUSABLE: Final = frozenset(("cas", "acquire"))
+"""Operations that change nothing if their answer is REFUSED."""
 CONFIGURATIONS_MAX: Final = 4_096
 """Configurations of one object; with more it is unknown."""
 UNKNOWN_OUTCOMES_MAX: Final = 256
@@ -119,7 +121,7 @@ class _Open:
         if call.f in self.model.overwriters:
             self.overwriting |= bit & ~self.unknown
         elif call.output is not UNKNOWN and (
-            call.f in self.model.observers or (call.f == "cas" and call.output == REFUSED)
+            call.f in self.model.observers or (call.f in REFUSABLE and call.output == REFUSED)
         ):
             self.observing |= bit
 
@@ -279,7 +281,7 @@ class KeySearch:
 
     def __init__(self, model: Model, initial: Any) -> None:
         self._open = _Open(model)
-        self._answers_matter = model.observers | {"cas"}
+        self._answers_matter = model.observers | REFUSABLE
         self._postpones_unknown = model.observers | model.overwriters
         self._held: deque[tuple[bool, int]] = deque()  # (is a return, operation)
         self._waiting: set[int] = set()  # open ones whose answer is to be known first

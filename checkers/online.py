@@ -1,7 +1,7 @@
-"""Judges registers, texts and counters event by event, each key by a search of its own. Pure.
+"""Judges registers, texts, counters and mutexes event by event, each key by itself. Pure.
 
-Models: register, cas-register, kv, counter. Of each key the latest events are kept from a cut on,
-where nothing was open and one state was possible, so that a violation can be shown.
+Models: register, cas-register, kv, counter, mutex. Of each key the latest events are kept from a
+cut on, where nothing was open and one state was possible, so that a violation can be shown.
 
 The just-in-time search of a key (`checkers.key_search`) is kept from one event to the next.
 """
@@ -27,7 +27,7 @@ from shaketable.harness.history.foreign.columns import (
 )
 from shaketable.harness.history.foreign.jsonl import EventLine
 
-MODELS: Final = ("register", "cas-register", "kv", "counter")
+MODELS: Final = ("register", "cas-register", "kv", "counter", "mutex")
 """Models whose histories are judged while they grow."""
 KEYS_MAX: Final = 100_000
 """Keys that are told apart; events of further ones are not judged."""

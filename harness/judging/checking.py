@@ -463,13 +463,13 @@ def explain(violation: Violation, model: str) -> CheckedHistory | None:
 
 
 def impossible_read(model: str) -> Violation:
-    """Return a read of what nothing has put there, as the model has it.
+    """Return an answer that nothing explains, as the model has it: a read, or a release.
 
     To be explained once before it is urgent: what explains is loaded and compiled then.
     """
-    read = {"f": "get", "value": "7"} if model == "kv" else {"f": "read", "value": 7}
+    f, value = {"kv": ("get", "7"), "mutex": ("release", None)}.get(model, ("read", 7))
     window = tuple(
-        EventLine(type=kind, process=0, key="k", time=at, **read)
+        EventLine(type=kind, process=0, key="k", time=at, f=f, value=value)
         for at, kind in enumerate(("invoke", "ok"))
     )
     from shaketable.checkers.online import Violation  # noqa: PLC0415 - as above

@@ -16,6 +16,7 @@ from random import Random
 
 import pytest
 
+from shaketable.checkers.online import MODELS
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.judging.checking import explain, impossible_read
 from tests.support.shaketable_runs import shaketable
@@ -212,7 +213,7 @@ def test_a_proof_stands_whatever_is_missing_after_it() -> None:
     assert "  not judged: line 5 cannot be judged" in done.stdout
 
 
-@pytest.mark.parametrize("model", ["register", "cas-register", "kv", "counter"])
+@pytest.mark.parametrize("model", MODELS)
 def test_what_it_gets_ready_with_is_a_violation(model: str) -> None:
     explained = explain(impossible_read(model), model)
     assert explained is not None

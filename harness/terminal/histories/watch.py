@@ -34,7 +34,7 @@ POLL_S: Final = 0.2
 LINE_EVERY_S: Final = 10.0
 """Without a terminal progress is printed at this interval, and on one redrawn twice a second."""
 REDRAWN_EVERY_S: Final = 0.5
-ModelName = Literal["register", "cas-register", "kv", "counter"]
+ModelName = Literal["register", "cas-register", "kv", "counter", "mutex"]
 AnyWatch = Watch | ParallelWatch | SparkWatch
 JOBS_MAX: Final = 64
 

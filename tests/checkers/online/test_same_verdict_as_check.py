@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from shaketable.checkers.linearizability.model_choice import model_named
-from shaketable.checkers.online import HistoryJudge
+from shaketable.checkers.online import MODELS, HistoryJudge
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.foreign.jsonl import EventLine
 from shaketable.harness.judging import engines
 from shaketable.harness.judging.checking import CheckSettings, check_path
 
-INITIAL = {"register": "0", "cas-register": "0", "kv": None, "counter": None}
+INITIAL = {"register": "0", "cas-register": "0", "kv": None, "counter": None, "mutex": None}
 
 
 def call_of(model: str, rng: random.Random) -> tuple[str, Any]:
@@ -24,6 +24,8 @@ def call_of(model: str, rng: random.Random) -> tuple[str, Any]:
         return rng.choice([("read", None), ("add", rng.randint(1, 2))])
     if model == "kv":
         return rng.choice([("get", None), ("put", rng.choice("ab")), ("append", "c")])
+    if model == "mutex":
+        return rng.choice([("acquire", None), ("release", None)])
     fs: list[tuple[str, Any]] = [("read", None), ("write", rng.randint(1, 2))]
     if model == "cas-register":
         fs.append(("cas", [rng.randint(0, 2), rng.randint(1, 2)]))
@@ -34,6 +36,9 @@ def answer(model: str, f: str, value: Any, state: Any) -> tuple[Any, str, Any]:
     """Return the state after an operation that takes effect, how it ends, and its answer."""
     if f in ("read", "get"):
         return state, "ok", state
+    if model == "mutex":
+        can = state == (1 if f == "release" else 0)
+        return (1 - state, "ok", None) if can else (state, "fail", None)
     if f == "cas":
         return (value[1], "ok", value) if state == value[0] else (state, "fail", value)
     if f in ("write", "put"):
@@ -70,7 +75,7 @@ def history(model: str, seed: int) -> list[EventLine]:
             kind, process_of[slot] = "info", process + 4
         elif f in ("read", "get") and rng.random() < 0.25:
             out = rng.choice([0, 1, 2]) if model != "kv" else rng.choice(["", "a", "bc"])
-        elif f not in ("read", "get") and rng.random() < 0.03:
+        elif f not in ("read", "get") and rng.random() < (0.1 if model == "mutex" else 0.03):
             kind = "fail"
         events.append(EventLine(kind, process, f, key, out if kind == "ok" else value, clock))
     return events
@@ -91,7 +96,7 @@ def judged(model: str, events: list[EventLine], stop_at: int | None = None) -> O
     return judge.outcome()
 
 
-@pytest.mark.parametrize("model", ["register", "cas-register", "kv", "counter"])
+@pytest.mark.parametrize("model", MODELS)
 def test_random_histories_get_the_verdict_of_check(model: str, tmp_path: Path) -> None:
     engine = engines.Engine("local", "local[*]")
     counts = dict.fromkeys(Outcome, 0)
