@@ -39,7 +39,7 @@ SECONDS_MAX = 40
 BYTES_MAX = 7_000_000_000
 OUR_BYTES_MAX = 1 << 30
 IMPOSSIBLE = 99
-SPECIAL = frozenset(("fifo-queue", "kv"))
+SPECIAL = frozenset(("fifo-queue", "kv", "stack"))
 """Models whose rows are judged as the product does it, by their special case. The registers' rows
 are there to measure the search."""
 
@@ -78,6 +78,7 @@ def rows(folder: Path | None) -> Iterator[Row]:
             for model, make in (
                 ("mutex", made.mutex),
                 ("fifo-queue", made.fifo_queue),
+                ("stack", made.stack),
                 ("kv", made.kv),
             ):
                 for unknown in (0.0, 0.02):
@@ -226,7 +227,12 @@ def _model(name: str) -> object:
 
 def _warm_up(model: str) -> Iterator[pa.Table]:
     """Small histories that reach every kernel: valid ones, wrong ones, long stalls."""
-    make = {"cas-register": made.cas_register, "mutex": made.mutex, "fifo-queue": made.fifo_queue}
+    make = {
+        "cas-register": made.cas_register,
+        "mutex": made.mutex,
+        "fifo-queue": made.fifo_queue,
+        "stack": made.stack,
+    }
     for clients, unknown in ((5, 0.0), (20, 0.05)):
         operations = make.get(model, made.kv)(1, 3000, clients, unknown)
         yield made.as_table(operations)

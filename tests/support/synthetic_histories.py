@@ -120,17 +120,29 @@ def fifo_queue(
     seed: int, count: int, clients: int, unknown: float, values: int = 10
 ) -> list[Operation]:
     """Return enqueues of few different values, and dequeues, of a short queue."""
+    return _few_values(seed, count, clients, unknown, values, ("enqueue", "dequeue", 0))
+
+
+def stack(seed: int, count: int, clients: int, unknown: float, values: int = 10) -> list[Operation]:
+    """Return pushes of few different values, and pops, of a short stack."""
+    return _few_values(seed, count, clients, unknown, values, ("push", "pop", -1))
+
+
+def _few_values(
+    seed: int, count: int, clients: int, unknown: float, values: int, kind: tuple[str, str, int]
+) -> list[Operation]:
     rng = Random(seed)
-    queue: list[int] = []
+    held: list[int] = []
+    put, take, place = kind
     operations = intervals(rng, count, clients, unknown)
     for o in operations:
         happens = o.f != "none"
-        o.f = "enqueue" if rng.random() < 0.5 - 0.05 * (len(queue) - 5) else "dequeue"
-        if o.f == "enqueue":
+        o.f = put if rng.random() < 0.5 - 0.05 * (len(held) - 5) else take
+        if o.f == put:
             o.input = rng.randrange(values)
-            queue += [o.input] if happens else []
-        elif queue and happens:
-            value = queue.pop(0)
+            held += [o.input] if happens else []
+        elif held and happens:
+            value = held.pop(place)
             o.output = value if o.returned is not None else None
     return sorted(operations, key=lambda o: o.called)
 

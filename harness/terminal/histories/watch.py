@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,6 +35,8 @@ POLL_S: Final = 0.2
 LINE_EVERY_S: Final = 10.0
 """Without a terminal progress is printed at this interval, and on one redrawn twice a second."""
 REDRAWN_EVERY_S: Final = 0.5
+READY_AFTER_S: Final = 2.0
+"""A watch that lasts so long gets ready to explain violations, even if it is never idle."""
 ModelName = Literal["register", "cas-register", "kv", "counter", "mutex"]
 AnyWatch = Watch | ParallelWatch | SparkWatch
 JOBS_MAX: Final = 64
@@ -129,12 +132,12 @@ def _follow(
                 shown.take(watched, found)
             watched.save(is_due=bool(found))
             progress()
+            shown.get_ready(is_idle=not lines)
             if lines:
                 continue
             is_quiet = until_quiet_s is not None and watched.quiet_s >= until_quiet_s
             if watched.is_ended or is_quiet:
                 return
-            shown.get_ready()
             if not watched.is_pipe:
                 time.sleep(POLL_S)
 
@@ -147,16 +150,26 @@ class Shown:
         self._given = given
         self._html = html
         self._checked: list[CheckedHistory] = []
-        self._is_ready = False
+        self._began_s = time.monotonic()
+        self._readiness = threading.Thread(
+            target=explain, args=(impossible_read(given.model), given.model)
+        )
 
-    def get_ready(self) -> None:
-        """Load what explains a violation while nothing is to judge: it takes a second or two."""
-        if not self._is_ready:
-            self._is_ready = True
-            explain(impossible_read(self._given.model), self._given.model)
+    def get_ready(self, *, is_idle: bool) -> None:
+        """Load what explains a violation, beside the judging: it takes a second or two."""
+        is_due = is_idle or time.monotonic() - self._began_s >= READY_AFTER_S
+        if self._readiness.ident is None and is_due:
+            self._readiness.start()
+
+    def end(self) -> None:
+        """Wait for what was begun to be loaded."""
+        if self._readiness.ident is not None:
+            self._readiness.join()
 
     def take(self, watched: AnyWatch, found: list[Violation]) -> None:
         """Show these, and keep what was said of them."""
+        if found:
+            self.end()
         before = len(self._checked)
         for violation in found[: TOLD_MAX - watched.told]:
             key = "" if violation.key is None else f", key {violation.key}"

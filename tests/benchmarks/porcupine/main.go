@@ -95,6 +95,21 @@ var models = map[string]porcupine.Model{
 			return o.unknown || packed(o.value) == s[:8], s[8:]
 		},
 	},
+	// The state is the pushed values, eight bytes each.
+	"stack": {
+		Init: func() interface{} { return "" },
+		Step: func(state, in, out interface{}) (bool, interface{}) {
+			i, o, s := in.(input), out.(output), state.(string)
+			if i.f == "push" {
+				return true, s + packed(i.a)
+			}
+			if s == "" {
+				return o.unknown || o.value == nothing, s
+			}
+			top := len(s) - 8
+			return o.unknown || packed(o.value) == s[top:], s[:top]
+		},
+	},
 	"kv": {
 		Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
 			keys := map[string][]porcupine.Operation{}
