@@ -47,6 +47,12 @@ PART_BYTES: Final = 1 << 20
 LINE_BYTES_MAX: Final = 16 << 20
 SETTLED_AFTER_S: Final = 1.0
 """After so long without an event no further one has the time of the latest: clocks have gone on."""
+SETTINGS: Final = {
+    "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
+    "spark.sql.streaming.pollingDelay": "100ms",  # 10 by default: how often the file is looked at
+    # A state is kept as often as a batch can be gone back to: 100 times by default.
+    "spark.sql.streaming.minBatchesToRetain": "10",
+}
 SOURCE: Final = "shaketable_history"
 _ROWS: Final = "bucket int, at long, body binary"
 _STATE: Final = "through long, ended string, judge binary"
@@ -79,7 +85,8 @@ def start_query(session: Session, plan: StreamPlan, take: Callable[[list[Progres
     spark = session.frames
     try:
         spark.dataSource.register(HistorySource)
-        spark.conf.set("spark.sql.shuffle.partitions", str(2 * (os.cpu_count() or 1)))
+        for name, value in SETTINGS.items():
+            spark.conf.set(name, value)
         rows = (
             spark.readStream.format(SOURCE)
             .option("path", str(plan.path))

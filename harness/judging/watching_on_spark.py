@@ -62,7 +62,7 @@ class SparkWatch(SharedWatch):
     """
 
     def __init__(self, given: WatchSettings, master: str, say: Callable[[str], None]) -> None:
-        _require_file(given.path)
+        self._file = _identity(given.path)
         if master.startswith("sc://"):
             raise UsageError("watch needs its driver here: a Spark master, no Spark Connect server")
         self._given = given
@@ -112,6 +112,8 @@ class SparkWatch(SharedWatch):
                 known = self._given_back.get_nowait()
         if self._query is not None and not self._query.isActive:
             raise HarnessError(f"{self._given.path}: {_why(self._query.exception())}")
+        if _identity(self._given.path) != self._file:
+            raise HarnessError(f"{self._given.path}: another file is in its place now")
         if self.lines > before or self.behind_bytes > self._rest_bytes():
             self._latest_s = time.monotonic()
         return self.lines - before, self._new_ones()
@@ -148,6 +150,7 @@ class SparkWatch(SharedWatch):
         return found
 
     def _start(self, say: Callable[[str], None]) -> None:
+        (self._folder / ENDED).unlink(missing_ok=True)
         self._engine.wait(say)
         from shaketable.checkers.spark.streaming import StreamPlan  # noqa: PLC0415 - takes longer to load than most watches to start
 
@@ -228,15 +231,21 @@ class SparkWatch(SharedWatch):
         return True
 
 
-def _require_file(path: Path) -> None:
+def _identity(path: Path) -> tuple[int, int]:
+    """Return what tells the file from others.
+
+    Raises:
+        UsageError: it is no file, or cannot be read; one line.
+    """
     if path == STDIN:
-        raise UsageError("--engine spark reads a file, not a pipe")
+        raise UsageError("--spark-master reads a file, not a pipe")
     try:
-        is_file = stat.S_ISREG(path.stat().st_mode)
+        here = path.stat()
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
-    if not is_file:
-        raise UsageError(f"{path}: no file; --engine spark reads one that grows")
+    if not stat.S_ISREG(here.st_mode):
+        raise UsageError(f"{path}: no file; --spark-master reads one that grows")
+    return here.st_dev, here.st_ino
 
 
 def _committed(spark: Path) -> tuple[int, int]:

@@ -15,6 +15,7 @@ import pytest
 
 from shaketable.harness import cli
 from shaketable.harness.history.foreign import read_history
+from tests.support.shaketable_runs import shaketable
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ("README.md", "docs/using.md", "docs/checking.md", "docs/models.md")
@@ -30,6 +31,14 @@ RUN = {
     "replay 42 --from 11000 --to 12000": 0,
 }
 """Commands that are run here, and their exit codes."""
+ON_SPARK = (
+    "watch history.jsonl --model cas-register --spark-master 'local[*]' --checkpoint watch.state"
+    " --until-quiet 2s"
+)
+HISTORY = (
+    '{"process": 0, "type": "invoke", "f": "write", "value": 1}\n'
+    '{"process": 0, "type": "ok", "f": "write", "value": 1}\n'
+)
 
 EDN = """{:process 0, :type :invoke, :f :write, :value 3}
 {:process 0, :type :ok, :f :write, :value 3}
@@ -44,7 +53,7 @@ QUEUE = """{"process": 0, "f": "enqueue", "call_ns": 0, "return_ns": 40, "input"
 
 def test_they_are_printed() -> None:
     printed = "\n".join((ROOT / name).read_text() for name in DOCUMENTS)
-    for command in RUN:
+    for command in (*RUN, ON_SPARK):
         assert f"./shaketable {command}" in printed
 
 
@@ -58,10 +67,7 @@ def test_it_works(
 ) -> None:
     (tmp_path / "history.edn").write_text(EDN)
     (tmp_path / "queue.jsonl").write_text(QUEUE)
-    (tmp_path / "history.jsonl").write_text(
-        '{"process": 0, "type": "invoke", "f": "write", "value": 1}\n'
-        '{"process": 0, "type": "ok", "f": "write", "value": 1}\n'
-    )
+    (tmp_path / "history.jsonl").write_text(HISTORY)
     (tmp_path / "jepsen.log").write_text("0 :invoke :write 1\n0 :ok :write 1\n")
     run = tmp_path / "store" / "quick" / "run"
     (run / "history" / "operations").mkdir(parents=True)
@@ -73,3 +79,14 @@ def test_it_works(
     monkeypatch.chdir(tmp_path)
     assert cli.run(shlex.split(command)) == code
     assert "fault of the harness" not in capsys.readouterr().err
+
+
+@pytest.mark.spark
+def test_that_on_spark_works(tmp_path: Path) -> None:
+    (tmp_path / "history.jsonl").write_text(HISTORY)
+    done = shaketable(*shlex.split(ON_SPARK), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "VALID  history.jsonl: 1 operation on 1 key is linearizable\n"
+    assert sorted(each.name for each in (tmp_path / "watch.state").iterdir()) == [
+        "ended", "spark", "watch.json",
+    ]  # fmt: skip
