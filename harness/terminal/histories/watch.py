@@ -37,6 +37,8 @@ LINE_EVERY_S: Final = 10.0
 REDRAWN_EVERY_S: Final = 0.5
 READY_AFTER_S: Final = 2.0
 """A watch that lasts so long gets ready to explain violations, even if it is never idle."""
+READY_WAIT_S: Final = 0.5
+"""How long a violation may wait to be told with its explanation."""
 ModelName = Literal["register", "cas-register", "kv", "counter", "mutex"]
 AnyWatch = Watch | ParallelWatch | SparkWatch
 JOBS_MAX: Final = 64
@@ -117,6 +119,7 @@ def watch(
         _follow(watched, shown, is_over, until_quiet)
         watched.save(is_due=True)
         shown.take(watched, watched.finish(is_whole=not is_over))
+        shown.end(watched)
         _show_end(out, given.path, watched)
         return EXIT_BY_OUTCOME[watched.outcome]
 
@@ -132,7 +135,7 @@ def _follow(
                 shown.take(watched, found)
             watched.save(is_due=bool(found))
             progress()
-            shown.get_ready(is_idle=not lines)
+            shown.get_ready(watched, is_idle=not lines)
             if lines:
                 continue
             is_quiet = until_quiet_s is not None and watched.quiet_s >= until_quiet_s
@@ -150,42 +153,66 @@ class Shown:
         self._given = given
         self._html = html
         self._checked: list[CheckedHistory] = []
+        self._unexplained: list[Violation] = []
         self._began_s = time.monotonic()
         self._readiness = threading.Thread(
             target=explain, args=(impossible_read(given.model), given.model)
         )
 
-    def get_ready(self, *, is_idle: bool) -> None:
-        """Load what explains a violation, beside the judging: it takes a second or two."""
+    def get_ready(self, watched: AnyWatch, *, is_idle: bool) -> None:
+        """Load what explains a violation, beside the judging, and show those that wait for it.
+
+        That takes a second or two, and half a minute where it has to be compiled.
+        """
         is_due = is_idle or time.monotonic() - self._began_s >= READY_AFTER_S
         if self._readiness.ident is None and is_due:
             self._readiness.start()
-
-    def end(self) -> None:
-        """Wait for what was begun to be loaded."""
-        if self._readiness.ident is not None:
-            self._readiness.join()
+        if self._unexplained and not self._readiness.is_alive():
+            self._explain(watched)
 
     def take(self, watched: AnyWatch, found: list[Violation]) -> None:
-        """Show these, and keep what was said of them."""
-        if found:
-            self.end()
-        before = len(self._checked)
-        for violation in found[: TOLD_MAX - watched.told]:
-            key = "" if violation.key is None else f", key {violation.key}"
-            where = printable(f"{self._given.path}{key}")
+        """Show these, in a few words if what explains them is not loaded yet."""
+        room = TOLD_MAX - watched.told - len(self._unexplained)
+        self._unexplained += found[: max(0, room)]
+        if found and self._readiness.ident is not None:
+            self._readiness.join(READY_WAIT_S)
+        if not self._readiness.is_alive():
+            self._explain(watched)
+            return
+        for violation in found[: max(0, room)]:
+            self._show_unexplained(violation, "; why is said when it can be")
+
+    def end(self, watched: AnyWatch) -> None:
+        """Show what is left to be explained."""
+        if self._readiness.ident is not None:
+            self._readiness.join()
+        self._explain(watched)
+
+    def _explain(self, watched: AnyWatch) -> None:
+        """Explain what was found, and keep what was said."""
+        before, found = len(self._checked), self._unexplained
+        self._unexplained = []
+        for violation in found:
             one = explain(violation, self._given.model)
             if one is None:
-                sentence = f"{where}: no order lets operation {violation.op} return"
-                self._out.print(Text("INVALID", style=STYLES["INVALID"]), Text(f" {sentence}"))
+                sentence = self._show_unexplained(violation, "")
             else:
-                one = replace(one, path=where)
-                sentence = f"{where}: {one.verdicts[0].summary}"
+                one = replace(one, path=self._where(violation))
+                sentence = f"{one.path}: {one.verdicts[0].summary}"
                 show_one(self._out, one, is_alone=True, has_page=self._html is not None)
                 self._checked.append(one)
             watched.tell(sentence)
         if self._html is not None and len(self._checked) > before:
             write_page(self._out, self._checked, self._html)
+
+    def _show_unexplained(self, violation: Violation, more: str) -> str:
+        said = f"{self._where(violation)}: no order lets operation {violation.op} return"
+        self._out.print(Text("INVALID", style=STYLES["INVALID"]), Text(f" {said}{more}"))
+        return said
+
+    def _where(self, violation: Violation) -> str:
+        key = "" if violation.key is None else f", key {violation.key}"
+        return printable(f"{self._given.path}{key}")
 
 
 def counted(number: int, what: str) -> str:
