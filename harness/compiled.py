@@ -176,6 +176,15 @@ def interpreted(work: int) -> Iterator[None]:
         _interpreter.is_on = False
 
 
+def interpret_again() -> None:
+    """Let kernels run as Python once more for what is small.
+
+    For who may not wait: while another process compiles them.
+    """
+    global _left  # noqa: PLW0603 - as above
+    _left = INTERPRETED_MAX
+
+
 def slice_of(nodes: int) -> int:
     """Return how many nodes a search may visit before it asks again; `nodes` if it is compiled.
 

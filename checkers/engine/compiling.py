@@ -49,12 +49,17 @@ HISTORIES: Final = (
 """One valid, with an operation of unknown outcome, and one that is not."""
 
 
+def are_cached() -> bool:
+    """Return whether the kernels need not be compiled. Loads numba, which takes a second or two."""
+    return is_cached(run)
+
+
 class Compiling:
     """A process that compiles the kernels, if none is cached; `wait` before they are needed."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        if not is_cached(run):
+        if not are_cached():
             command = [sys.executable, "-P", "-m", __name__]
             self._process = subprocess.Popen(
                 guard.command(command, os.getpid()),

@@ -17,8 +17,10 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
+from shaketable.checkers.engine.compiling import Compiling, are_cached
 from shaketable.checkers.online import Violation
 from shaketable.harness.campaigns.durations import to_seconds
+from shaketable.harness.compiled import interpret_again
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.verdict import EXIT_BY_OUTCOME, Outcome
 from shaketable.harness.judging.checking import explain, impossible_read
@@ -155,44 +157,58 @@ class Shown:
         self._checked: list[CheckedHistory] = []
         self._unexplained: list[Violation] = []
         self._began_s = time.monotonic()
-        self._readiness = threading.Thread(
-            target=explain, args=(impossible_read(given.model), given.model)
-        )
+        self._loading = threading.Thread(target=self._load)
+        self._is_loaded, self._is_over = threading.Event(), threading.Event()
+        self._are_cached: bool | None = None  # the kernels; None: not known yet
+        self._compiling: Compiling | None = None
 
     def get_ready(self, watched: AnyWatch, *, is_idle: bool) -> None:
-        """Load what explains a violation, beside the judging, and show those that wait for it.
-
-        That takes a second or two, and half a minute where it has to be compiled.
-        """
+        """Load what explains a violation, beside the judging, and show those that wait for it."""
         is_due = is_idle or time.monotonic() - self._began_s >= READY_AFTER_S
-        if self._readiness.ident is None and is_due:
-            self._readiness.start()
-        if self._unexplained and not self._readiness.is_alive():
+        if self._loading.ident is None and is_due:
+            self._loading.start()
+        if self._are_cached is False and self._compiling is None:
+            self._compiling = Compiling()  # it ends with the thread that started it: this one
+        if self._unexplained and self._is_loaded.is_set():
             self._explain(watched)
 
     def take(self, watched: AnyWatch, found: list[Violation]) -> None:
         """Show these, in a few words if what explains them is not loaded yet."""
         room = TOLD_MAX - watched.told - len(self._unexplained)
-        self._unexplained += found[: max(0, room)]
-        if found and self._readiness.ident is not None:
-            self._readiness.join(READY_WAIT_S)
-        if not self._readiness.is_alive():
+        found = found[: max(0, room)]
+        self._unexplained += found
+        is_loading = bool(found) and self._loading.ident is not None
+        if not is_loading or self._is_loaded.wait(READY_WAIT_S):
             self._explain(watched)
             return
-        for violation in found[: max(0, room)]:
+        for violation in found:
             self._show_unexplained(violation, "; why is said when it can be")
 
     def end(self, watched: AnyWatch) -> None:
         """Show what is left to be explained."""
-        if self._readiness.ident is not None:
-            self._readiness.join()
+        self._is_over.set()
+        if self._loading.ident is not None:
+            self._loading.join()
         self._explain(watched)
+        if self._compiling is not None:
+            self._compiling.stop()
+
+    def _load(self) -> None:
+        """Load what explains, and if the watch lasts, what compiles for larger violations."""
+        try:
+            explain(impossible_read(self._given.model), self._given.model)
+        finally:
+            self._is_loaded.set()
+        if not self._is_over.wait(max(0.0, self._began_s + READY_AFTER_S - time.monotonic())):
+            self._are_cached = are_cached()
 
     def _explain(self, watched: AnyWatch) -> None:
         """Explain what was found, and keep what was said."""
         before, found = len(self._checked), self._unexplained
         self._unexplained = []
         for violation in found:
+            if not self._are_cached and (self._compiling is None or self._compiling.is_running()):
+                interpret_again()  # compiling takes most of a minute
             one = explain(violation, self._given.model)
             if one is None:
                 sentence = self._show_unexplained(violation, "")
