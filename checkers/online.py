@@ -36,6 +36,8 @@ NEMESIS: Final = ("nemesis", -1)
 """Processes whose events are of no client."""
 CALLS_MAX: Final = 10_000
 """Calls that are made once for all operations that are alike."""
+NOT_JUDGED: Final = "\0"
+"""In place of the key of an operation on one key too many."""
 OPEN_MAX: Final = 100_000
 """Clients with an open operation."""
 CONTEXT_EVENTS: Final = 64
@@ -108,6 +110,7 @@ class HistoryJudge:
         self._open: dict[str, _Opened] = {}
         self._calls: dict[tuple[str, int | None], Call] = {}
         self._latest_ns: int | None = None
+        self._latest_index = -1
         self._is_timed = True
         self._is_settled = False
         # of the latest time: calls at that time come first
@@ -134,8 +137,10 @@ class HistoryJudge:
             return []
         number = self.events
         self.events = number + 1
-        if event.index is None:
-            event.index = number  # as `check` numbers operations
+        # An operation is told from others by its index: one that others had before is not taken.
+        if event.index is None or event.index <= self._latest_index:
+            event.index = max(number, self._latest_index + 1)
+        self._latest_index = event.index
         process, kind = event.process, event.type
         if process is None or process in NEMESIS:
             return []
@@ -193,9 +198,12 @@ class HistoryJudge:
         return found
 
     def miss(self, why: str) -> list[Violation]:
-        """Take that events are missing here; return what those before it show."""
+        """Take that events are missing here; return what those before it show.
+
+        Answers at the latest time show nothing: what is missing may be a call at that time.
+        """
         if self.hole is None:
-            self._take_returns()
+            self._returns.clear()
             self.hole = why
         found, self._found = self._found, []
         return found
@@ -261,6 +269,7 @@ class HistoryJudge:
         if key is None:
             if len(self._keys) >= KEYS_MAX:
                 self.why_lacking = f"more than {KEYS_MAX:,} keys: the others were not judged"
+                self._open[process] = (event.index or 0, event.f, value, NOT_JUDGED, call)
                 return
             search = KeySearch(self.model, self._first)
             key = self._keys[name] = _Key(search, self._initial)
@@ -292,7 +301,7 @@ class HistoryJudge:
         process = str(event.process)
         opened = self._open.get(process)
         if opened is None or opened[1] != event.f:
-            self._take_returns()
+            self._returns.clear()  # see `miss`
             self.hole = f"a {event.type} of {event.f} by process {process} has no invoke"
             return
         self._returns.append((self._open.pop(process), event))
@@ -300,8 +309,8 @@ class HistoryJudge:
     def _close(self, opened: _Opened, kind: str, event: EventLine | None) -> None:
         op, f, called, name, call = opened
         value = None if event is None else self._key_and_value(event, event.value)[1]
-        key = self._keys[name]
-        if key.search.is_decided:
+        key = self._keys.get(name)
+        if key is None or key.search.is_decided:
             return
         if event is not None:
             self._keep(key, event, value)
@@ -354,7 +363,7 @@ class HistoryJudge:
     def to_plain(self) -> dict[str, Any]:
         """Return all of it as plain values, for a checkpoint."""
         return {
-            "numbers": [self.events, self.operations, self._latest_ns],
+            "numbers": [self.events, self.operations, self._latest_ns, self._latest_index],
             "missing": [self.hole, self.why_lacking],
             "is_timed": [self._is_timed, self._is_settled],
             "open": [[process, _plain(opened)] for process, opened in self._open.items()],
@@ -367,7 +376,7 @@ class HistoryJudge:
 
     def restore(self, plain: dict[str, Any], event_of: Callable[[Any], EventLine]) -> None:
         """Take what `to_plain` returned; `event_of` makes an event of its plain form."""
-        self.events, self.operations, self._latest_ns = plain["numbers"]
+        self.events, self.operations, self._latest_ns, self._latest_index = plain["numbers"]
         self.hole, self.why_lacking = plain["missing"]
         self._is_timed, self._is_settled = plain["is_timed"]
         self._open = {process: _opened(each) for process, each in plain["open"]}

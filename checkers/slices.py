@@ -21,7 +21,8 @@ class Slice(msgspec.Struct, kw_only=True):
     """The lines of one judge in a part of the file.
 
     `numbers` are those of the lines, from 0. `through` is the number after the part's last line,
-    `byte` the place after it, `until_ns` its time. `hole` says why nothing after these is judged.
+    `byte` the place after it, `until_ns` the time of the last event of a client, if it has one
+    (`is_later`: there was such an event). `hole` says why nothing after these is judged.
     `is_settled`: for some time there was nothing new. `ended`: all of the history is there, and the
     judge is to say what it knows.
     """
@@ -31,6 +32,7 @@ class Slice(msgspec.Struct, kw_only=True):
     through: int
     byte: int = 0
     until_ns: int | None = None
+    is_later: bool = False
     hole: str | None = None
     is_settled: bool = False
     ended: str | None = None
@@ -39,8 +41,8 @@ class Slice(msgspec.Struct, kw_only=True):
 class Progress(msgspec.Struct, kw_only=True):
     """What a judge knows after a slice.
 
-    At the end alone (`ended`) its `outcome` is given, how many keys are unknown for each reason
-    (`doubts`), and why something was not judged (`lacks`).
+    `lacks` says why something was not judged. At the end alone (`ended`) its `outcome` is given,
+    and how many keys are unknown for each reason (`doubts`).
     """
 
     bucket: int
@@ -85,23 +87,26 @@ def sliced(lines: Sequence[bytes], first: int, buckets: int, *, splits_keys: boo
     through = first + len(lines)
     slices = [Slice(numbers=[], lines=[], through=through) for _ in range(buckets)]
     until_ns: int | None = None
+    is_any = False
     for number, line in enumerate(lines, first):
         if not line or line.isspace():
             continue
         try:
             event = decode(line)
-            bucket = None if event.process in NEMESIS else _bucket_of(event, buckets)
+            if event.process is None or event.process in NEMESIS:
+                continue  # a judge does not take its time, either
+            bucket = _bucket_of(event, buckets)
         except (msgspec.DecodeError, ValueError) as error:
             hole = f"line {number + 1:,} cannot be judged: {error}"
             for each in slices:
                 each.hole = hole
             break
         until_ns = event.time_ns if event.time_ns is not None else event.time
-        if bucket is not None:
-            slices[bucket].numbers.append(number)
-            slices[bucket].lines.append(line)
+        slices[bucket].numbers.append(number)
+        slices[bucket].lines.append(line)
+        is_any = True
     for each in slices:
-        each.until_ns = until_ns
+        each.until_ns, each.is_later = until_ns, is_any
     return slices
 
 
@@ -138,7 +143,7 @@ def take_slice(
             found += judge.miss(f"line {number + 1:,} cannot be judged: {error}")
     if given.hole is not None:
         found += judge.miss(given.hole)
-    if given.lines or given.until_ns is not None:
+    if given.is_later:
         found += judge.clock(given.until_ns)
     return found + judge.settle() if given.is_settled else found
 
@@ -147,7 +152,7 @@ def progress_of(judge: HistoryJudge, bucket: int, last: Slice, found: list[Viola
     """Return what a judge knows after its latest slice, and what the slices have shown."""
     return Progress(
         bucket=bucket, operations=judge.operations, keys=judge.keys, open=judge.open,
-        through=last.through, byte=last.byte, violations=found,
+        through=last.through, byte=last.byte, violations=found, lacks=judge.lacks(),
     )  # fmt: skip
 
 

@@ -55,7 +55,7 @@ SETTINGS: Final = {
 }
 SOURCE: Final = "shaketable_history"
 _ROWS: Final = "bucket int, at long, body binary"
-_STATE: Final = "through long, ended string, judge binary"
+_STATE: Final = "version long, judge binary"
 _FOUND: Final = "bucket int, through long, body binary"
 
 
@@ -63,7 +63,8 @@ _FOUND: Final = "bucket int, through long, body binary"
 class StreamPlan:
     """What is judged: a file of JSON lines, the model of each key, where the checkpoint is.
 
-    `end_file` holds a text once the history is whole; each new one asks the judges again.
+    `end_file` holds a token and a size once the history is over: its first so many bytes are whole,
+    and what comes after is for another query. Each new token asks the judges again.
     """
 
     path: Path
@@ -161,8 +162,10 @@ class HistoryReader(DataSourceStreamReader):  # type: ignore[misc]  # likewise
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802 - pyspark's name
         """Return how far the next batch goes: some whole lines, or that there are no more."""
-        asked = _text_of(self._end_file)  # first: what is there by then is all
-        ends, lines = whole_lines(self._path, start["byte"], BATCH_BYTES)
+        asked, stop = _asked(self._end_file)
+        if asked == start["ended"]:
+            stop = None
+        ends, lines = whole_lines(self._path, start["byte"], BATCH_BYTES, stop)
         if ends > start["byte"]:
             return {**start, "byte": ends, "line": start["line"] + lines}
         if asked and asked != start["ended"]:
@@ -181,6 +184,8 @@ class HistoryReader(DataSourceStreamReader):  # type: ignore[misc]  # likewise
         parts, at, line = [], start["byte"], start["line"]
         while at < end["byte"]:
             stop, lines = whole_lines(self._path, at, min(PART_BYTES, end["byte"] - at))
+            if stop == at:
+                raise ValueError(f"it was cut: {end['byte']:,} bytes were read, or are to be")
             parts.append(_Part(at, stop, line))
             at, line = stop, line + lines
         return parts
@@ -190,6 +195,8 @@ class HistoryReader(DataSourceStreamReader):  # type: ignore[misc]  # likewise
         with self._path.open("rb") as file:
             file.seek(partition.start)
             data = file.read(partition.stop - partition.start)
+        if len(data) < partition.stop - partition.start:
+            raise ValueError(f"it was cut: {partition.stop:,} bytes were to be read")
         lines = data.split(b"\n")[:-1]
         slices = sliced(lines, partition.line, BUCKETS, splits_keys=self._splits_keys)
         for each in slices:
@@ -204,10 +211,10 @@ class HistoryReader(DataSourceStreamReader):  # type: ignore[misc]  # likewise
         )
 
 
-def whole_lines(path: Path, start: int, size_max: int) -> tuple[int, int]:
+def whole_lines(path: Path, start: int, size_max: int, stop: int | None = None) -> tuple[int, int]:
     """Return where the last whole line ends within so many bytes, and how many lines that are.
 
-    A line that is longer is taken whole.
+    A line that is longer is taken whole. Nothing after `stop` is taken.
 
     Raises:
         ValueError: the file was cut, or a line is too long.
@@ -216,11 +223,12 @@ def whole_lines(path: Path, start: int, size_max: int) -> tuple[int, int]:
         size = os.fstat(file.fileno()).st_size
         if size < start:
             raise ValueError(f"it was cut: it has {size:,} bytes, and {start:,} were read")
+        size = size if stop is None else min(size, max(start, stop))
         file.seek(start)
-        data = file.read(size_max)
+        data = file.read(min(size_max, size - start))
         end = data.rfind(b"\n") + 1
         while not end and len(data) < size - start:
-            more = file.read(size_max)
+            more = file.read(min(size_max, size - start - len(data)))
             end = len(data) + more.find(b"\n") + 1 if b"\n" in more else 0
             data += more
             if len(data) > LINE_BYTES_MAX and not end:
@@ -228,17 +236,19 @@ def whole_lines(path: Path, start: int, size_max: int) -> tuple[int, int]:
     return start + end, data.count(b"\n", 0, end)
 
 
-def _text_of(path: Path) -> str:
+def _asked(end_file: Path) -> tuple[str, int | None]:
+    """Return the token of who asks for the end, and how much of the history there is by then."""
     try:
-        return path.read_text(encoding="utf-8")
+        token, _, size = end_file.read_text(encoding="utf-8").partition(" ")
     except FileNotFoundError:
-        return ""
+        return "", None
+    return token, int(size)
 
 
 # The judges: one a bucket, kept by Spark between batches.
 
 _JUDGES: Final[dict[tuple[str, int], tuple[int, HistoryJudge]]] = {}
-"""Judges of this process, and through which line: as good as Spark's state that is as far."""
+"""Judges of this process, with a version: as good as Spark's state of the same one."""
 
 
 class BucketJudge:
@@ -253,7 +263,7 @@ class BucketJudge:
     def __call__(self, key: tuple[int], frames: Iterator[Any], state: Any) -> Iterator[Any]:
         """Take the bucket's slices in order; give what is known then."""
         [bucket] = key
-        judge = self._judge(int(bucket), state)
+        version, judge = self._judge(int(bucket), state)
         slices = [
             msgspec.msgpack.decode(body, type=Slice) for frame in frames for body in frame["body"]
         ]
@@ -264,19 +274,20 @@ class BucketJudge:
             violations += take_slice(judge, each, decode)
         last = slices[-1]
         stored = msgspec.json.encode(judge.to_plain())
-        state.update((last.through, last.ended or "", stored))
-        _JUDGES[self._query, int(bucket)] = (last.through, judge)
+        state.update((version + 1, stored))
+        _JUDGES[self._query, int(bucket)] = (version + 1, judge)
         known = progress_of(judge, int(bucket), last, violations)
         if last.ended is not None:  # the state stays as it was, to go on from
             conclude(self._restored(stored), known, last.ended)
         yield _frame(int(bucket), known)
 
-    def _judge(self, bucket: int, state: Any) -> HistoryJudge:
+    def _judge(self, bucket: int, state: Any) -> tuple[int, HistoryJudge]:
         if not state.exists:
-            return self._new()
-        through, _, stored = state.get
+            return 0, self._new()
+        version, stored = state.get
         kept = _JUDGES.pop((self._query, bucket), None)  # if this fails, it is of no use
-        return kept[1] if kept is not None and kept[0] == through else self._restored(stored)
+        is_same = kept is not None and kept[0] == version
+        return version, kept[1] if kept is not None and is_same else self._restored(stored)
 
     def _new(self) -> HistoryJudge:
         return HistoryJudge(model_named(self._model), self._initial, splits_keys=self._splits_keys)

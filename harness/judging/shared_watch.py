@@ -73,6 +73,7 @@ class SharedWatch:
         if self.found or Outcome.INVALID in outcomes:
             return Outcome.INVALID
         lacks = Outcome.UNKNOWN in outcomes or self._rest_is_missing or not self.operations
+        lacks = lacks or any(each.lacks for each in self._of_buckets.values())
         return Outcome.UNKNOWN if lacks else Outcome.VALID
 
     def doubts(self) -> list[str]:
@@ -86,7 +87,7 @@ class SharedWatch:
             lacks[f"line {self.lines + 1:,} has no end"] = None
         return [*doubt_lines(keys), *lacks]
 
-    def tell(self, _sentence: str) -> None:
+    def tell(self, _violation: Violation, _sentence: str) -> None:
         """Take that a violation was shown."""
         self.told += 1
 

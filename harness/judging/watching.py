@@ -26,7 +26,7 @@ from shaketable.harness.history.foreign.jsonl import EventLine
 from shaketable.harness.history.foreign.read import PartitionBy
 from shaketable.harness.history.run_folder import write_atomically
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 CHECKPOINT_EVERY_S: Final = 5.0
 CHECKPOINT_SHARE: Final = 0.05
 """At most this share of the time goes into checkpoints: large ones are written less often."""
@@ -94,6 +94,7 @@ class Watch:
         self._save_took_s = 0.0
         kept = self._kept()
         self.file = GrowingFile(given.path, 0 if kept is None else kept.place)
+        self.file.require_kept(given.checkpoint)
         if kept is not None:
             self._continue(kept)
 
@@ -175,7 +176,7 @@ class Watch:
         """For how long there was nothing new."""
         return time.monotonic() - self._latest_s
 
-    def tell(self, sentence: str) -> None:
+    def tell(self, _violation: Violation, sentence: str) -> None:
         """Keep what was said of a violation."""
         if self.told < TOLD_MAX:
             self._sentences.append(sentence)
@@ -214,7 +215,7 @@ class Watch:
             partition_by=self._given.partition_by,
             place=self.file.place,
             lines=self.lines,
-            sample=sample_of(self._given.path, self.file.place),
+            sample=self.file.sample(),
             told=self._sentences,
             found=self.found,
             judge=self.judge.to_plain(),
@@ -331,6 +332,19 @@ class GrowingFile:
         """Close it."""
         if self._fd:
             os.close(self._fd)
+
+    def require_kept(self, checkpoint: Path | None) -> None:
+        """Check that it can be gone on from, if it is to be.
+
+        Raises:
+            UsageError: it is a pipe.
+        """
+        if checkpoint is not None and self.is_pipe:
+            raise UsageError("--checkpoint is for a file: a pipe cannot be continued")
+
+    def sample(self) -> str:
+        """Return a digest of its start, of what was read of it, at most (see `sample_of`)."""
+        return hashlib.sha256(os.pread(self._fd, min(self.place, SAMPLE_BYTES), 0)).hexdigest()
 
     @property
     def rest(self) -> bytes:

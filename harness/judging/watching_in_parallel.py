@@ -44,7 +44,6 @@ from shaketable.harness.judging.watching import (
     WatchSettings,
     read_checkpoint,
     require_same,
-    sample_of,
 )
 
 FORMAT: Final = 1
@@ -54,11 +53,12 @@ ENDED: Final = "ended"
 
 
 class Checkpoint(CheckpointOf, frozen=True, kw_only=True):
-    """What a watch has to know to go on: the state of each judge, and what was found."""
+    """What a watch has to know to go on: the state of each judge, what was found, and shown."""
 
     lines: int
     judges: list[dict[str, Any]]
     found: list[Found]
+    untold: list[Violation]
 
 
 @dataclass(slots=True)
@@ -79,9 +79,12 @@ class ParallelWatch(SharedWatch):
 
     def __init__(self, given: WatchSettings, jobs: int) -> None:
         super().__init__()
+        # Each judge makes one of its own; what is wrong with what is given is told here.
+        HistoryJudge(model_named(given.model), given.initial, splits_keys=False)
         self._given = given
         kept = self._kept(jobs)
         self._file = GrowingFile(given.path, 0 if kept is None else kept.place)
+        self._file.require_kept(given.checkpoint)
         self._read = self._settled = 0
         self._saved_s = time.monotonic()
         self._save_took_s = 0.0
@@ -91,7 +94,8 @@ class ParallelWatch(SharedWatch):
             self._place = kept.place
             self._seen = set(kept.found)
             self.found = len(kept.found)
-            self.told = min(self.found, TOLD_MAX)
+            self._new = list(kept.untold)
+            self.told = min(self.found - len(self._new), TOLD_MAX)
         states = [None] * jobs if kept is None else kept.judges
         self._judges = [self._started(bucket, state) for bucket, state in enumerate(states)]
 
@@ -132,7 +136,13 @@ class ParallelWatch(SharedWatch):
         Raises:
             HarnessError: the file was cut or replaced, or cannot be read; a judge has ended.
         """
-        lines = self._file.lines(wait_s)
+        try:
+            lines = self._file.lines(wait_s)
+        except HarnessError:
+            self._drain()
+            if self._new:  # told before the error, which comes again
+                return 0, self._new_ones()
+            raise
         if lines:
             self._latest_s = time.monotonic()
             self._deal(
@@ -175,10 +185,11 @@ class ParallelWatch(SharedWatch):
             initial=self._given.initial,
             partition_by=self._given.partition_by,
             place=place,
-            sample=sample_of(self._given.path, place),
+            sample=self._file.sample(),
             lines=self._read,
             judges=[msgspec.json.decode(state) for state in states],
             found=sorted(self._seen, key=lambda each: each.op),
+            untold=self._new,
         )
         write_atomically(path, msgspec.json.encode(kept))
         self._saved_s = time.monotonic()
@@ -190,7 +201,12 @@ class ParallelWatch(SharedWatch):
         stored = None if state is None else msgspec.json.encode(state)
         arguments = (theirs, os.getpid(), bucket, self._given, stored)
         process = context.Process(target=judge_slices, args=arguments, daemon=True)
-        process.start()
+        # Ctrl-C is for this process; a judge must not get it before it can say so.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            process.start()
+        finally:
+            signal.signal(signal.SIGINT, before)
         theirs.close()
         return _Judge(process, ours)
 
@@ -269,7 +285,6 @@ def judge_slices(
     It gets slices, and answers each with its progress; an empty message asks for its state.
     """
     die_with_parent(parent_pid)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process handles Ctrl-C
     splits_keys = given.partition_by == "key"
     judge = HistoryJudge(model_named(given.model), given.initial, splits_keys=splits_keys)
     if stored is not None:

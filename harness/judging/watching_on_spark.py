@@ -1,7 +1,7 @@
 """Watches a history as `judging.watching` does, by a query of Spark Structured Streaming.
 
 The checkpoint is a folder: Spark's own, which says how far the history was judged and holds each
-key's state; what is watched; and the violations that were found, a line each.
+key's state; what is watched; the violations that were found, and those that were shown.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import msgspec
 
-from shaketable.checkers.online import Violation
+from shaketable.checkers.linearizability.model_choice import model_named
+from shaketable.checkers.online import HistoryJudge, Violation
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.judging.engines import SPARK, Engine
@@ -49,6 +50,7 @@ FINISH_TIMEOUT_S: Final = 600.0
 RAISED: Final = re.compile(r"(?m)^(?:\w+\.)*\w*(?:Error|Exception): (.+)$")
 WATCHED: Final = "watch.json"
 FOUND: Final = "found.jsonl"
+TOLD: Final = "told.jsonl"
 ENDED: Final = "ended"
 
 
@@ -63,6 +65,7 @@ class SparkWatch(SharedWatch):
 
     def __init__(self, given: WatchSettings, master: str, say: Callable[[str], None]) -> None:
         self._file = _identity(given.path)
+        HistoryJudge(model_named(given.model), given.initial, splits_keys=False)  # as judges will
         if master.startswith("sc://"):
             raise UsageError("watch needs its driver here: a Spark master, no Spark Connect server")
         self._given = given
@@ -110,10 +113,8 @@ class SparkWatch(SharedWatch):
                 for each in known:
                     self._note(each)
                 known = self._given_back.get_nowait()
-        if self._query is not None and not self._query.isActive:
-            raise HarnessError(f"{self._given.path}: {_why(self._query.exception())}")
-        if _identity(self._given.path) != self._file:
-            raise HarnessError(f"{self._given.path}: another file is in its place now")
+        if not self._new:  # else that is told before the error, which comes again
+            self._require_running()
         if self.lines > before or self.behind_bytes > self._rest_bytes():
             self._latest_s = time.monotonic()
         return self.lines - before, self._new_ones()
@@ -121,7 +122,10 @@ class SparkWatch(SharedWatch):
     @property
     def behind_bytes(self) -> int:
         """How much of the file is not judged yet."""
-        return max(0, self._given.path.stat().st_size - self._place)
+        try:
+            return max(0, self._given.path.stat().st_size - self._place)
+        except FileNotFoundError:
+            return 0  # what was read stays read
 
     def save(self, *, is_due: bool = False) -> None:
         """Keep what is watched; Spark keeps the rest at the end of each batch."""
@@ -136,8 +140,9 @@ class SparkWatch(SharedWatch):
             HarnessError: the query ended, or judges for too long.
         """
         token = secrets.token_hex(8)
-        write_atomically(self._folder / ENDED, token.encode())
-        self._rest_is_missing = is_whole and self._rest_bytes() > 0
+        size = self._given.path.stat().st_size
+        write_atomically(self._folder / ENDED, f"{token} {size}".encode())
+        self._rest_is_missing = is_whole and self._rest_is_said()
         found: list[Violation] = []
         until_s = time.monotonic() + FINISH_TIMEOUT_S
         while not self._has_concluded(token):
@@ -166,25 +171,42 @@ class SparkWatch(SharedWatch):
 
     def _take(self, known: list[Progress]) -> None:
         """Keep what a batch found, before Spark commits it; called in a thread of Spark's."""
-        lines = [
-            msgspec.json.encode(found) + b"\n"
+        found = [
+            violation
             for each in known
             for violation in each.violations
-            if (found := Found(violation.key, violation.op)) not in self._seen
+            if Found(violation.key, violation.op) not in self._seen
         ]
-        if lines:
-            with (self._folder / FOUND).open("ab") as file:
-                file.writelines(lines)
-                file.flush()
-                os.fsync(file.fileno())
+        _append(self._folder / FOUND, found)
         self._given_back.put(known)
 
     def _rest_bytes(self) -> int:
         """Return the size of a line that has no end yet; 0 if there is a whole one, too."""
-        with self._given.path.open("rb") as file:
-            file.seek(self._place)
-            rest = file.read(LINE_BYTES_MAX)
-        return 0 if b"\n" in rest or not rest.strip() else len(rest)
+        rest = self._rest()
+        return 0 if b"\n" in rest else len(rest)
+
+    def _rest_is_said(self) -> bool:
+        rest = self._rest().rpartition(b"\n")[2]
+        return bool(rest.strip())
+
+    def _rest(self) -> bytes:
+        try:
+            with self._given.path.open("rb") as file:
+                file.seek(self._place)
+                return file.read(LINE_BYTES_MAX)
+        except FileNotFoundError:
+            return b""
+
+    def tell(self, violation: Violation, sentence: str) -> None:
+        """Take that a violation was shown; it is not shown again."""
+        super().tell(violation, sentence)
+        _append(self._folder / TOLD, [Found(violation.key, violation.op)])
+
+    def _require_running(self) -> None:
+        if self._query is not None and not self._query.isActive:
+            raise HarnessError(f"{self._given.path}: {_why(self._query.exception())}")
+        if self._given.path.exists() and _identity(self._given.path) != self._file:
+            raise HarnessError(f"{self._given.path}: another file is in its place now")
 
     def _write_watched(self) -> None:
         given = self._given
@@ -214,21 +236,46 @@ class SparkWatch(SharedWatch):
                 self._write_watched()
                 return False
             kept = msgspec.json.decode((folder / WATCHED).read_bytes(), type=CheckpointOf)
-            lines = (folder / FOUND).read_bytes() if (folder / FOUND).exists() else b""
+            found, told = _kept(folder / FOUND, Violation), _kept(folder / TOLD, Found)
+            self.lines, self._place = _committed(folder / "spark")
         except OSError as error:
             raise UsageError(f"{error.filename or folder}: {error.strerror}") from error
-        except msgspec.DecodeError as error:
-            raise UsageError(f"{folder / WATCHED}: not readable ({error}); delete it") from error
+        except (msgspec.DecodeError, ValueError, LookupError) as error:
+            raise UsageError(f"{folder}: damaged ({error}); delete it to start anew") from error
         require_same(folder, given, kept, FORMAT)
-        for line in lines.splitlines():
-            with contextlib.suppress(msgspec.DecodeError):  # cut by a kill; Spark gives it again
-                self._seen.add(msgspec.json.decode(line, type=Found))
-        self.lines, self._place = _committed(folder / "spark")
         if given.path.stat().st_size < self._place:
             raise UsageError(f"{folder}: not of {given.path}, which is shorter than what was read")
+        shown = set(told)
+        for violation in found:  # also those that a kill kept from being shown
+            if (one := Found(violation.key, violation.op)) not in self._seen:
+                self._seen.add(one)
+                self._new += [] if one in shown else [violation]
         self.found = len(self._seen)
-        self.told = min(self.found, TOLD_MAX)
+        self.told = min(self.found - len(self._new), TOLD_MAX)
         return True
+
+
+Line = TypeVar("Line", Violation, Found)
+
+
+def _append(path: Path, lines: Sequence[Violation] | Sequence[Found]) -> None:
+    """Append lines so that they are there after a kill, and a loss of power."""
+    if lines:
+        with path.open("ab") as file:
+            file.writelines(msgspec.json.encode(each) + b"\n" for each in lines)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _kept(path: Path, form: type[Line]) -> list[Line]:
+    """Return the lines of a file; what a kill cut off is taken away."""
+    if not path.exists():
+        return []
+    data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    if len(whole) < len(data):
+        os.truncate(path, len(whole))
+    return [msgspec.json.decode(each, type=form) for each in whole.splitlines()]
 
 
 def _identity(path: Path) -> tuple[int, int]:

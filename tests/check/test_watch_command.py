@@ -148,6 +148,9 @@ def test_killed_on_spark_it_goes_on(tmp_path: Path) -> None:
     given = (path, *REGISTER, "--initial", "0", "--spark-master", "local[*]", "--checkpoint", kept)
     with watching(*given) as process:
         said = until(process, "INVALID")
+        until_s = time.monotonic() + WAIT_S
+        while not (kept / "told.jsonl").exists() and time.monotonic() < until_s:
+            time.sleep(0.1)  # until it is explained
         os.kill(process.pid, signal.SIGKILL)
     assert f"INVALID  {path}, key" in said
     with path.open("a") as file:
@@ -208,9 +211,12 @@ def test_what_was_long_ago_is_not_said_to_have_never_been() -> None:
 
 
 def test_a_proof_stands_whatever_is_missing_after_it() -> None:
-    done = piped(lines([*WRITE, *STALE]) + "rubbish\n", *REGISTER, "--initial", "0")
+    later = {"process": 2, "type": "invoke", "f": "read", "key": "y", "value": None, "time": 9}
+    done = piped(lines([*WRITE, *STALE, later]) + "rubbish\n", *REGISTER, "--initial", "0")
     assert done.returncode == 1
-    assert "  not judged: line 5 cannot be judged" in done.stdout
+    assert "  not judged: line 6 cannot be judged" in done.stdout
+    at_once = piped(lines([*WRITE, *STALE]) + "rubbish\n", *REGISTER, "--initial", "0")
+    assert at_once.returncode == 2, "what is missing may be a write of that, called at that time"
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -235,6 +241,8 @@ def test_what_it_cannot_do_is_one_line(tmp_path: Path) -> None:
         (("-", *REGISTER, "--checkpoint", kept, "--jobs", "2"), "a pipe cannot be continued"),
         ((path, *REGISTER, *quiet, "--jobs", "2"), "no checkpoint of such a watch"),
         ((path, *REGISTER, "--jobs", "0"), "--jobs 0: from 1 to 64"),
+        ((path, "--model", "counter", "--initial", "abc", "--jobs", "2"), "abc"),
+        ((path, "--model", "counter", "--initial", "abc", "--spark-master", "local[*]"), "abc"),
         ((path, *REGISTER, "--jobs", "2", "--spark-master", "local[*]"), "exclude each other"),
         (("-", *REGISTER, "--spark-master", "local[*]"), "a file, not a pipe"),
         ((tmp_path, *REGISTER, "--spark-master", "local[*]"), "no file"),

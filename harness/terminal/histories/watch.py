@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
-from typing import Annotated, Final, Literal
+from types import FrameType, TracebackType
+from typing import Annotated, Final, Literal, Self
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -118,10 +118,11 @@ def watch(
         shown = Shown(out, given, html)
         if watched.was_continued:
             out.print(Text(f"goes on after line {watched.lines:,}", style="dim"))
-        _follow(watched, shown, is_over, until_quiet)
-        watched.save(is_due=True)
-        shown.take(watched, watched.finish(is_whole=not is_over))
-        shown.end(watched)
+        with shown:
+            _follow(watched, shown, is_over, until_quiet)
+            watched.save(is_due=True)
+            shown.take(watched, watched.finish(is_whole=not is_over))
+            shown.end(watched)
         _show_end(out, given.path, watched)
         return EXIT_BY_OUTCOME[watched.outcome]
 
@@ -186,12 +187,26 @@ class Shown:
 
     def end(self, watched: AnyWatch) -> None:
         """Show what is left to be explained."""
+        self._stop_loading()
+        self._explain(watched)
+
+    def __enter__(self) -> Self:
+        """Return it."""
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        """End what was begun to be loaded and compiled."""
+        self._stop_loading()
+        if self._compiling is not None:
+            self._compiling.stop()
+
+    def _stop_loading(self) -> None:
         self._is_over.set()
         if self._loading.ident is not None:
             self._loading.join()
-        self._explain(watched)
-        if self._compiling is not None:
-            self._compiling.stop()
 
     def _load(self) -> None:
         """Load what explains, and if the watch lasts, what compiles for larger violations."""
@@ -217,7 +232,7 @@ class Shown:
                 sentence = f"{one.path}: {one.verdicts[0].summary}"
                 show_one(self._out, one, is_alone=True, has_page=self._html is not None)
                 self._checked.append(one)
-            watched.tell(sentence)
+            watched.tell(violation, sentence)
         if self._html is not None and len(self._checked) > before:
             write_page(self._out, self._checked, self._html)
 

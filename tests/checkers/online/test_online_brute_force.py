@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from shaketable.checkers import online
 from shaketable.checkers.linearizability.model_choice import model_named
 from shaketable.checkers.online import MODELS, HistoryJudge
 from shaketable.harness.contracts.verdict import Outcome
@@ -70,3 +71,48 @@ def test_every_order_is_tried(model: str) -> None:
             assert outcome is (Outcome.VALID if right else Outcome.INVALID), f"seed {seed}"
     assert min(counts[Outcome.VALID], counts[Outcome.INVALID]) > HISTORIES / 20, counts
     assert counts[Outcome.UNKNOWN] < HISTORIES / 50, "texts that many clients append to at once"
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_operations_are_told_apart_whatever_ids_they_bear(model: str) -> None:
+    for seed in range(HISTORIES // 4):
+        rng = Random(f"ids {model} {seed}")
+        rows = random_history(model, rng, unknown=0.1, lies=0.5, size_max=9)
+        outcomes = set()
+        for indexes in (None, 3, 1):  # none, few, all the same
+            judge = judge_of(model)
+            for event in events_of(rows):
+                event.index = None if indexes is None else rng.randrange(indexes)
+                judge.take(event)
+            judge.finish()
+            outcomes.add(judge.outcome())
+        assert len(outcomes) == 1, f"seed {seed}"
+
+
+def test_of_a_missing_event_at_the_time_of_an_answer_nothing_is_concluded() -> None:
+    read = {"process": 1, "f": "read", "key": "x"}
+    for miss in (lambda judge: judge.miss("cut"), lambda judge: judge.take(ORPHAN)):
+        judge = judge_of("register")
+        judge.take(EventLine("invoke", **read, time=4))
+        judge.take(EventLine("ok", **read, value=7, time=5))
+        assert not miss(judge)
+        judge.finish()
+        assert judge.outcome() is Outcome.UNKNOWN
+
+
+ORPHAN = EventLine("ok", 2, "write", "x", 7, time=5)
+
+
+def test_keys_beyond_the_limit_are_left_out_and_the_others_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(online, "KEYS_MAX", 1)
+    judge, found, at = judge_of("register"), [], 0
+    for key, f, value in [("a", "write", 1), ("b", "write", 1), ("b", "read", 2), ("a", "read", 2)]:
+        for kind in ("invoke", "ok"):
+            at += 1
+            shown = None if (f, kind) == ("read", "invoke") else value
+            found += judge.take(EventLine(kind, 0, f, key, shown, time=at))
+    found += judge.finish()
+    assert [each.key for each in found] == ["a"]
+    assert judge.lacks() == ["more than 1 keys: the others were not judged"]

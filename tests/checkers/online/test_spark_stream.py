@@ -14,7 +14,7 @@ import pytest
 
 from shaketable.checkers.linearizability.model_choice import model_named
 from shaketable.checkers.online import HistoryJudge, Violation
-from shaketable.checkers.slices import Progress, sliced
+from shaketable.checkers.slices import Progress, sliced, take_slice
 from shaketable.checkers.spark import streaming
 from shaketable.checkers.spark.streaming import (
     BUCKETS,
@@ -112,11 +112,16 @@ class Query:
             self.offset = end
         return bool(bodies)
 
+    def ask(self, token: str) -> None:
+        """Ask for the end of what is there."""
+        size = self.end_file.with_suffix(".jsonl").stat().st_size
+        self.end_file.write_text(f"{token} {size}")
+
     def outcome(self) -> Outcome:
         """End the history, and return the verdict of all buckets."""
         while self.batch():
             pass
-        self.end_file.write_text("over")
+        self.ask("over")
         assert self.batch()
         assert not self.batch(), "the end is asked for once"
         outcomes = [
@@ -169,9 +174,9 @@ def test_a_history_goes_on_after_it_was_asked_for_its_end(tmp_path: Path) -> Non
     query.end_file.unlink()
     while query.batch():
         pass
-    query.end_file.write_text("over again")
+    query.ask("again")
     assert query.batch()
-    assert {each.ended for each in query.known.values()} == {"over again"}
+    assert {each.ended for each in query.known.values()} == {"again"}
     assert {(each.key, each.op) for each in query.found} == locally(path)[1]
 
 
@@ -217,3 +222,52 @@ def test_only_whole_lines_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(streaming, "LINE_BYTES_MAX", 4)
     with pytest.raises(ValueError, match=r"^a line of more than 4 bytes$"):
         whole_lines(path, 8, 3)
+
+
+def test_only_what_was_there_when_the_end_was_asked_for_is_judged(tmp_path: Path) -> None:
+    path, events = tmp_path / "h.jsonl", history(4, 100, keys=3)
+    write(path, events[:60])
+    query = Query(path)
+    query.ask("over")
+    write(path, events[60:], "a")  # and on and on: the end comes all the same
+    assert query.batch()
+    assert query.batch()
+    assert {each.ended for each in query.known.values()} == {"over"}
+    assert {each.through for each in query.known.values()} == {60}
+    assert query.batch()
+    assert {each.through for each in query.known.values()} == {len(events)}
+
+
+def test_a_file_that_is_cut_while_a_batch_is_planned_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "h.jsonl"
+    write(path, history(5, 50, keys=2))
+    query = Query(path)
+    end = query.reader.latestOffset(query.offset, None)
+    [part] = query.reader.partitions(query.offset, end)
+    with path.open("r+b") as file:
+        file.truncate(20)
+    with pytest.raises(ValueError, match=r"^it was cut: "):
+        next(query.reader.read(part))
+    with pytest.raises(ValueError, match=r"^it was cut: "):
+        query.reader.partitions(query.offset, end)
+
+
+EVENT = {"process": 1, "type": "ok", "f": "read", "key": "x", "value": 7, "time": 5}
+
+
+@pytest.mark.parametrize("other", [{"time": 9}, {}, {"time": 9, "process": None}])
+def test_the_time_of_events_of_no_client_is_not_taken(other: dict[str, Any]) -> None:
+    """A write that is called at the time of an answer may explain it."""
+    judge = HistoryJudge(model_named("register"), None, splits_keys=False)
+    nemesis = {"process": "nemesis", "type": "info", "f": "kill", **other}
+    invoke = EVENT | {"type": "invoke", "value": None, "time": 4}
+    write_7 = EVENT | {"process": 2, "f": "write"}
+    first = [invoke, EVENT, nemesis]
+    second = [write_7 | {"type": "invoke"}, write_7 | {"time": 6}]
+    number = 0
+    for part in (first, second):
+        [given] = sliced([json.dumps(each).encode() for each in part], number, 1, splits_keys=False)
+        assert not take_slice(judge, given, msgspec.json.Decoder(EventLine).decode)
+        number += len(part)
+    judge.finish()
+    assert judge.outcome() is Outcome.VALID
