@@ -40,18 +40,17 @@ def all_of(failed: Mapping[str, Exception]) -> Exception:
     return error
 
 
-NAMES_MAX: Final = 40
-"""Known names that an error lists; of more it names the nearest, and says where all are."""
-NEAREST: Final = 3
+NAMES_MAX: Final = 60
+"""Known names that an error lists (a campaign file has some 40 keys); of more it says where they
+are."""
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
     """Return an error text for an unknown name: the nearest known name, and all of them."""
     names = sorted(known)
-    is_listed = len(names) <= NAMES_MAX
-    nearest = difflib.get_close_matches(name, names, n=1 if is_listed else NEAREST, cutoff=0.5)
-    meant = f"; did you mean {' or '.join(map(repr, nearest))}?" if nearest else ""
-    if not is_listed:
+    nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    meant = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    if len(names) > NAMES_MAX:
         return f"unknown {what} {name!r}{meant} (there are {len(names)}: see the command list)"
     there_are = ", ".join(names) if names else "none"
     return f"unknown {what} {name!r}{meant} (there are: {there_are})"

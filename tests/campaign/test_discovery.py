@@ -100,13 +100,13 @@ def test_unknown_names_are_told_with_the_nearest_and_all() -> None:
             discovery.get("workloads", name)
 
 
-def test_of_very_many_names_only_the_nearest_are_told() -> None:
-    names = [f"bug-{number}" for number in range(50)]
-    told = unknown_name("mutant", "bug7", names)
-    assert told.startswith("unknown mutant 'bug7'; did you mean 'bug-7' or 'bug-")
-    assert told.endswith("? (there are 50: see the command list)")
+def test_of_very_many_names_only_the_nearest_is_told() -> None:
+    names = [f"bug-{number}" for number in range(70)]
+    assert unknown_name("mutant", "bug7", names) == (
+        "unknown mutant 'bug7'; did you mean 'bug-7'? (there are 70: see the command list)"
+    )
     assert unknown_name("mutant", "xyz", names) == (
-        "unknown mutant 'xyz' (there are 50: see the command list)"
+        "unknown mutant 'xyz' (there are 70: see the command list)"
     )
 
 
