@@ -12,7 +12,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
-from types import TracebackType
 from typing import Any, Final, Self
 
 import msgspec
@@ -103,10 +102,7 @@ class ParallelWatch(SharedWatch):
         """Return it."""
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    def __exit__(self, *_: object) -> None:
         """End the processes and close the file."""
         for judge in self._judges:
             judge.process.kill()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Annotated, Final, Literal, Self
 
 from cyclopts import Parameter
@@ -194,10 +194,7 @@ class Shown:
         """Return it."""
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    def __exit__(self, *_: object) -> None:
         """End what was begun to be loaded and compiled."""
         self._stop_loading()
         if self._compiling is not None:
