@@ -5,8 +5,7 @@ A message workload is a `Shape`, what `workloads.message_queue` does with it, an
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from random import Random
@@ -210,7 +209,8 @@ class KeyQueries:
         self._span = shape.key_span
         self._keys = keys
         self._highest = highest
-        self._finals: dict[str, deque[Operation]] = {}
+        self._finals: dict[str, Iterator[Operation]] = {}
+        self._final: dict[str, Operation | None] = {}
 
     async def send(self, operation: Operation) -> tuple[int, Operation | None]:
         """Send a message with keys; return its offset, and a query that looks it up, or None."""
@@ -247,9 +247,9 @@ class KeyQueries:
     def next_final(self, key: str) -> Operation | None:
         """Return the next query once a queue is drained; None when all were answered."""
         if key not in self._finals:
-            self._finals[key] = deque(self._of_end(key))
-        finals = self._finals[key]
-        return finals[0] if finals else None
+            self._finals[key] = self._of_end(key)
+            self._final[key] = next(self._finals[key])
+        return self._final[key]
 
     async def run(self, operation: Operation) -> Answer:
         """Run a query."""
@@ -262,9 +262,8 @@ class KeyQueries:
             found = await self._client.find_unique(key, value)
         else:
             found = await self._client.peek(key, value)
-        finals = self._finals.get(key)
-        if finals and finals[0] is operation:
-            finals.popleft()
+        if self._final.get(key) is operation:
+            self._final[key] = next(self._finals[key], None)
         return Answer(messages=found)
 
     def _of_all(self, key: str, offset: int | None = None) -> Operation:
@@ -274,13 +273,14 @@ class KeyQueries:
         first = value - value % self._span
         return Operation("find", key, value=first, offset=offset, expected=self._span)
 
-    def _of_end(self, key: str) -> list[Operation]:
+    def _of_end(self, key: str) -> Iterator[Operation]:
         ranges = self._highest.value // self._span + 1
-        asked = sorted({ranges * n // FINAL_RANGES_MAX for n in range(FINAL_RANGES_MAX)})
-        finals = [self._of_all(key)]
-        finals += [self._of_range(key, number * self._span) for number in asked]
+        yield self._of_all(key)
+        # What was seen is asked for only now: the query before may be the first that found any.
         if (seen := self._client.seen(key)) is not None and seen[1] >= 0:
-            finals += [self._of_range(key, seen[1], seen[0])]
-            finals += [Operation("find-unique", key, value=seen[1])]
-            finals += [Operation("peek", key, value=0)]  # rare before: faults may have failed all
-        return finals
+            yield self._of_range(key, seen[1], seen[0])
+            yield Operation("find-unique", key, value=seen[1])
+        for number in sorted({ranges * n // FINAL_RANGES_MAX for n in range(FINAL_RANGES_MAX)}):
+            yield self._of_range(key, number * self._span)
+        if self._client.seen(key) is not None:
+            yield Operation("peek", key, value=0)  # rare before: faults may have failed all

@@ -281,6 +281,7 @@ class KeyedTable(Table):
     def __init__(self) -> None:
         super().__init__()
         self.asked: list[tuple[object, ...]] = []
+        self.found: dict[str, tuple[int, int]] = {}
 
     async def send_keyed(self, key, value, span):
         return await self.send(key, value)
@@ -288,7 +289,10 @@ class KeyedTable(Table):
     async def find(self, key, first, span, offset):
         self.asked.append(("find", first, span, offset))
         queue = self.queues[key]
-        return [(n, queue[n]) for n in range(len(queue)) if first <= queue[n] < first + span]
+        found = [(n, queue[n]) for n in range(len(queue)) if first <= queue[n] < first + span]
+        if found:
+            self.found[key] = found[-1]
+        return found
 
     async def find_unique(self, key, value):
         self.asked.append(("find-unique", value))
@@ -299,7 +303,7 @@ class KeyedTable(Table):
         return ()
 
     def seen(self, key):
-        return len(self.queues[key]) - 1, self.queues[key][-1]
+        return self.found.get(key)
 
     async def view(self, key, offset):
         return self.queues[key][offset]
