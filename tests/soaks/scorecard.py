@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from shaketable.harness import cli
+from shaketable.harness.calibration.hunting import read_outcomes
 from shaketable.harness.calibration.plan import Method, Plan
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.terminal.calibrate import PLAN, CalibrateOptions
@@ -27,7 +28,8 @@ KEPT: Final = Path(__file__).parents[1] / "calibration" / "scorecard"
 SEED: Final = 17
 REPEATS: Final = 1
 ORDER: Final[tuple[Method, ...]] = ("default", "sim", "family", "default-sim")
-"""The default campaign first: what it misses is what a user would miss."""
+"""The default campaign first: what it misses is what a user would miss. Then, before all else, the
+bugs that nothing has found yet."""
 
 
 def plan_of_all() -> Plan:
@@ -37,13 +39,28 @@ def plan_of_all() -> Plan:
     return msgspec.structs.replace(plan, hunts=tuple(hunts))
 
 
+def unfound_first(plan: Plan) -> Plan:
+    """Return the plan with the hunts first, after those of the first method, that nothing found."""
+    found = {
+        outcome.hunt.bug
+        for outcome in read_outcomes(KEPT, plan).values()
+        if outcome.found is not None
+    }
+    return msgspec.structs.replace(
+        plan,
+        hunts=tuple(
+            sorted(plan.hunts, key=lambda hunt: (hunt.method != ORDER[0], hunt.bug in found))
+        ),
+    )
+
+
 def main() -> int:
     """Run the hunts that are missing; return the exit code of `calibrate`."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="hunts at once")
     options = parser.parse_args()
     KEPT.mkdir(exist_ok=True)
-    write_atomically(KEPT / PLAN, msgspec.json.encode(plan_of_all()).decode() + "\n")
+    write_atomically(KEPT / PLAN, msgspec.json.encode(unfound_first(plan_of_all())).decode() + "\n")
     return cli.run(["calibrate", "--resume", str(KEPT), "--jobs", str(options.jobs)])
 
 
