@@ -168,14 +168,14 @@ class AdvertisesAddresses(Protocol):
 
 
 @runtime_checkable
-class HasQuorumAddresses(Protocol):
-    """A target whose nodes listen at a further address for the quorum that elects.
+class ListensFurther(Protocol):
+    """A target whose nodes listen at further addresses, each of which has a name.
 
-    As Kafka's controllers do, whose traffic may not share the brokers' port. Such nodes find it in
-    `NodeLayout.quorum_address` and `NodeLayout.quorum`, and advertise addresses as well.
+    As Kafka's do for their controllers, whose traffic may not share the brokers' port. Such nodes
+    find them in `NodeLayout.further`. If links are proxies, they advertise addresses as well.
     """
 
-    has_quorum_addresses: bool
+    further_ports: Sequence[str]
 
 
 @runtime_checkable

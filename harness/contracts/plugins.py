@@ -257,6 +257,19 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
+class FurtherPort:
+    """A further address at which each node listens.
+
+    Attributes:
+        own: where this node listens.
+        reached: the one address at which all nodes reach each node's, its own included.
+    """
+
+    own: Address
+    reached: Mapping[str, Address]
+
+
+@dataclass(frozen=True, slots=True)
 class NodeLayout:
     """Where a node's files are, where it listens, and how it reaches its peers.
 
@@ -271,9 +284,8 @@ class NodeLayout:
         name_servers: where it registers (contracts.abilities.NamesBrokers); may be empty.
         advertised_address: the one address for all peers, for a target that needs one
             (contracts.abilities.AdvertisesAddresses); then `peers` holds theirs.
-        quorum_address: where it listens for the quorum that elects, for a target whose nodes do
-            that at an address of its own (contracts.abilities.HasQuorumAddresses).
-        quorum: the one address at which all nodes reach each node's, its own included.
+        further: where it listens besides, for a target whose nodes do
+            (contracts.abilities.ListensFurther), by the port's name.
     """
 
     node: str
@@ -284,8 +296,7 @@ class NodeLayout:
     options: Json = field(default_factory=dict)  # mutant, seed, disk, file sizes ...
     name_servers: tuple[Address, ...] = ()
     advertised_address: Address | None = None
-    quorum_address: Address | None = None
-    quorum: Mapping[str, Address] = field(default_factory=dict)
+    further: Mapping[str, FurtherPort] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,8 +58,6 @@ ASKED_AGAIN_AFTER_S: Final = 0.5
 REQUEST_STATUS_S: Final = 0.3
 COMMAND_STATUS_S: Final = 2.0
 ANSWER_BYTES_MAX: Final = 1 << 20
-QUORUM: Final = ("quorum", "quorum_host", "quorum_port")
-"""The placeholders of where a node listens for the quorum that elects."""
 USUAL_FAULTS: Final = {
     "kill": Capability.KILL,
     "pause": Capability.PAUSE,
@@ -98,7 +96,7 @@ class DescribedTarget:
         self.advertises_addresses = table.one_address
         self.listens_once = table.one_port
         self.tells_own_addresses = table.own_addresses
-        self.has_quorum_addresses = table.quorum_port
+        self.further_ports = table.further_ports
         self._table = table
         self._last: dict[str, tuple[float, NodeStatus | None]] = {}
         self._leads: dict[str, int] = {}  # those that say they lead, and their terms
@@ -252,7 +250,7 @@ class DescribedTarget:
             **_address("peer", layout.peer_address),
             **_address("advertised", own),
             **_address("first", first),
-            **self._quorum(layout),
+            **self._further(layout),
             "members": separator.join(listed.values()),
             "peers": separator.join(text for name, text in listed.items() if name != layout.node),
             "data": str(self.data(layout)),
@@ -266,15 +264,15 @@ class DescribedTarget:
         """Return the values of `TargetTable.further_placeholders`."""
         return {}
 
-    def _quorum(self, layout: NodeLayout) -> dict[str, str]:
-        """Return the placeholders of the quorum's addresses; empty if nodes have none."""
-        members = (self._peer(name, at) for name, at in sorted(layout.quorum.items()))
-        own = layout.quorum_address
-        return {
-            **(dict.fromkeys(QUORUM, "") if own is None else _address("quorum", own)),
-            "quorum_advertised": str(layout.quorum.get(layout.node, "")),
-            "quorum_members": self._table.peer_separator.join(members),
-        }
+    def _further(self, layout: NodeLayout) -> dict[str, str]:
+        """Return the placeholders of where nodes listen besides (`OF_A_FURTHER_PORT`)."""
+        values: dict[str, str] = {}
+        for name, port in layout.further.items():
+            members = (self._peer(node, at) for node, at in sorted(port.reached.items()))
+            values |= _address(name, port.own)
+            values[f"{name}_advertised"] = str(port.reached[layout.node])
+            values[f"{name}_members"] = self._table.peer_separator.join(members)
+        return values
 
     def _peer(self, name: str, at: Address) -> str:
         values = {"id": name, "number": _number(name), "address": str(at)}

@@ -29,14 +29,15 @@ from shaketable.harness.untrusted_text import printable
 OF_A_NODE: Final = (
     "id", "number", "client", "client_host", "client_port", "peer", "peer_host", "peer_port",
     "advertised", "advertised_host", "advertised_port", "first", "first_host", "first_port",
-    "peers", "members", "quorum", "quorum_host", "quorum_port", "quorum_advertised",
-    "quorum_members", "data", "folder", "here",
+    "peers", "members", "data", "folder", "here",
 )  # fmt: skip
 """Placeholders of commands, environment variables and addresses."""
 OF_A_RUNNING_NODE: Final = ("id", "number", "client", "client_host", "client_port", "here")
 """Placeholders of the commands and addresses of a group that runs already."""
 OF_A_NODE_ELSEWHERE: Final = tuple(name for name in OF_A_NODE if name != "here")
 """Placeholders of how nodes are started on other machines: this file is not there."""
+OF_A_FURTHER_PORT: Final = ("{}", "{}_host", "{}_port", "{}_advertised", "{}_members")
+"""Placeholders of where a node listens besides; {} is the name of that."""
 OF_A_LINK: Final = ("from", "from_host", "to", "to_host", "here")
 """Placeholders of commands for what one node sends to another."""
 OF_A_PEER: Final = ("id", "number", "address", "host", "port")
@@ -51,7 +52,7 @@ EXTENDS: Final = "extends"
 """The key of a target that is another one with differences."""
 OF_STARTED: Final = (
     "setup", "arguments", "others", "env", "one_address", "one_port", "own_addresses",
-    "quorum_port", "size", "disk",
+    "further_ports", "size", "disk",
 )  # fmt: skip
 """Keys for nodes that a run starts."""
 RUN_THERE: Final = ("start", "setup", "arguments", "others", "env")
@@ -276,8 +277,8 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         one_port: nodes listen for clients and peers at the same port (as Redis' do).
         own_addresses: nodes tell each other where they listen (as Galera's do), so that links can
             be cut in world netns alone.
-        quorum_port: nodes listen at a port of its own for the quorum that elects (as Kafka's
-            controllers do); with `one_address`, and on this machine alone.
+        further_ports: what else nodes listen for, each at a port of its own (as Kafka's do for
+            their controllers); with `one_address` or `own_addresses`, and on this machine alone.
         size: how many nodes the group has; 0: as many as the campaign says.
         disk: "volatile": nodes keep their data on a file system that loses what was not synced, so
             that they can lose power, and their disks can fail; without it, in plain folders.
@@ -311,7 +312,7 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     one_address: bool = False
     one_port: bool = False
     own_addresses: bool = False
-    quorum_port: bool = False
+    further_ports: tuple[Annotated[str, msgspec.Meta(pattern="^[a-z]+$")], ...] = ()
     size: Annotated[int, msgspec.Meta(ge=0, le=SIZE_MAX)] = 0
     disk: Literal["volatile", ""] = ""
     campaign: Mapping[str, float] = {}
@@ -326,14 +327,14 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         for key, text in self._templates():
             is_there = self.hosts is not None and key.partition(".")[0] in RUN_THERE
             places = OF_A_NODE_ELSEWHERE if is_there else known
-            further = (*self.option_texts, *self.further_placeholders)
+            further = (*self.of_further_ports, *self.option_texts, *self.further_placeholders)
             _check_placeholders(key, text, (*places, *further))
         self._check_options()
         for key in self.campaign:
             if key not in PACE:
                 raise ValueError(f"campaign: {unknown_name('key', key, PACE)}")
-        if self.quorum_port and not self.one_address:
-            raise ValueError("quorum_port needs one_address = true as well")
+        if self.further_ports and not (self.one_address or self.own_addresses):
+            raise ValueError("further_ports needs one_address or own_addresses = true as well")
         _check_placeholders("peer_format", self.peer_format, OF_A_PEER)
         if self.hosts is not None:
             self._check_elsewhere()
@@ -351,11 +352,21 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             if isinstance(value, str | int) and not isinstance(value, bool)
         }
 
+    @property
+    def of_further_ports(self) -> tuple[str, ...]:
+        """The placeholders of `further_ports`."""
+        return tuple(each.format(name) for name in self.further_ports for each in OF_A_FURTHER_PORT)
+
     def _check_options(self) -> None:
-        """Check that options hide no placeholder, and that what is said of them is of one."""
-        for name in self.option_texts:
-            if name in OF_A_NODE or name in self.further_placeholders:
-                raise ValueError(f"options: {name} is a placeholder of its own; rename it")
+        """Check that nothing hides a placeholder, and that what is said of options is of one."""
+        own = (*OF_A_NODE, *self.further_placeholders)
+        for key, names in (
+            ("further_ports", self.of_further_ports), ("options", self.option_texts)
+        ):  # fmt: skip
+            for name in names:
+                if name in own:
+                    raise ValueError(f"{key}: {name} is a placeholder of its own; rename it")
+            own = (*own, *names)
         for key, named in (("choices", self.choices), ("promises_with", self.promises_with)):
             if unknown := sorted(named.keys() - self.options.keys()):
                 raise ValueError(f"{key}: {unknown_name('option', unknown[0], self.options)}")
@@ -381,7 +392,7 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise ValueError("ready.log: nodes' output is on their hosts; use http or command")
         if self.leader is not None and self.leader.log:
             raise ValueError("leader.log: nodes' output is on their hosts; use http or command")
-        for key in ("disk", "quorum_port"):
+        for key in ("disk", "further_ports"):
             if getattr(self, key):
                 raise ValueError(f"{key} is for nodes on this machine; leave it out, or hosts")
 

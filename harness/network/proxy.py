@@ -15,7 +15,7 @@ closed without notice to the other (half-open).
 If nodes must know a peer by a single address, there is one proxy in front of each node instead. The
 address does not identify the caller then, so the process that holds the other end of the
 connection does: the kernel's tables say which. A node may call itself there, which no fault
-disturbs. Nodes may then have a second such address, for the quorum that elects; both are of the
+disturbs. Nodes may then have further such addresses, as for a quorum that elects; all are of the
 same links.
 
 Source: DESIGN.md decisions 8 and 10; HARNESSES.md section 5 (own task a link, peer-aware);
@@ -53,7 +53,7 @@ LISTEN_BACKLOG = 128
 ACCEPT_RETRY_S = 0.1
 """Wait after a failed accept (out of file descriptors) before the next one."""
 HEAL_MODES = ("deliver", "reset")
-NONE: Mapping[str, Address] = {}
+NONE: Mapping[str, Mapping[str, Address]] = {}
 PACKET_CAPABILITIES = frozenset(
     {Capability.LOSS, Capability.DUPLICATE, Capability.REORDER, Capability.CORRUPT}
 )
@@ -65,8 +65,8 @@ class ProxyNetwork:
 
     `upstreams` maps each node to the address at which it listens for its peers. The listening
     sockets exist from construction on, so addresses can be handed out before `run` starts. With
-    `callers`, each node has one address for all; `quorum` are the second addresses at which nodes
-    listen, which need `callers`.
+    `callers`, each node has one address for all; `further` are the other addresses at which nodes
+    listen (by what is there, then by node), which need `callers`.
 
     Raises:
         HarnessError: a listening socket could not be opened.
@@ -77,11 +77,13 @@ class ProxyNetwork:
         upstreams: Mapping[str, Address],
         host: str = "127.0.0.1",
         callers: Callers | None = None,
-        quorum: Mapping[str, Address] = NONE,
+        further: Mapping[str, Mapping[str, Address]] = NONE,
     ) -> None:
-        assert callers is not None or not quorum, "the second addresses are the same for all"
+        assert callers is not None or not further, "the further addresses are the same for all"
         self._upstreams = dict(upstreams)
-        self._quorum = dict(quorum)
+        self._further = {
+            (what, node): at for what, nodes in further.items() for node, at in nodes.items()
+        }
         self._callers = callers
         self._gates = Gates(self._upstreams)
         self._shapes = Shapes(self._upstreams)
@@ -91,13 +93,13 @@ class ProxyNetwork:
         self._numbers = itertools.count()
         self._listeners: dict[Link, socket.socket] = {}
         self._fronts: dict[str, socket.socket] = {}  # one for all callers
-        self._quorum_fronts: dict[str, socket.socket] = {}
+        self._further_fronts: dict[tuple[str, str], socket.socket] = {}
         try:
             if callers is not None:
                 for node in self._upstreams:
                     self._fronts[node] = _listen(host)
-                for node in self._quorum:
-                    self._quorum_fronts[node] = _listen(host)
+                for place in self._further:
+                    self._further_fronts[place] = _listen(host)
             else:
                 for link in itertools.permutations(self._upstreams, 2):
                     self._listeners[link] = _listen(host)
@@ -116,9 +118,9 @@ class ProxyNetwork:
         """Return the address at which all others reach the node. Needs `callers`."""
         return _address(self._fronts[node])
 
-    def quorum(self, node: str) -> Address:
-        """Return the second address at which all reach the node."""
-        return _address(self._quorum_fronts[node])
+    def further(self, what: str, node: str) -> Address:
+        """Return the address at which all reach what else the node listens for."""
+        return _address(self._further_fronts[what, node])
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Forward bytes until cancelled; then close every socket."""
@@ -128,15 +130,14 @@ class ProxyNetwork:
                 for link, listener in self._listeners.items():
                     upstream = self._upstreams[link[1]]
                     nursery.start_soon(self._accept, _always(link), listener, upstream, nursery)
-                for fronts, upstreams in (
-                    (self._fronts, self._upstreams),
-                    (self._quorum_fronts, self._quorum),
-                ):
-                    for node, listener in fronts.items():
-                        link_of = partial(self._link_from_caller, node)
-                        nursery.start_soon(
-                            self._accept, link_of, listener, upstreams[node], nursery
-                        )
+                fronts = [(n, self._upstreams[n], at) for n, at in self._fronts.items()]
+                fronts += [
+                    (place[1], self._further[place], at)
+                    for place, at in self._further_fronts.items()
+                ]
+                for node, upstream, listener in fronts:
+                    link_of = partial(self._link_from_caller, node)
+                    nursery.start_soon(self._accept, link_of, listener, upstream, nursery)
                 task_status.started()
         finally:
             self._nursery = None
@@ -144,7 +145,7 @@ class ProxyNetwork:
 
     def close(self) -> None:
         """Close the listening sockets (idempotent)."""
-        for listeners in (self._listeners, self._fronts, self._quorum_fronts):
+        for listeners in (self._listeners, self._fronts, self._further_fronts):
             for listener in listeners.values():
                 listener.close()
 

@@ -13,11 +13,11 @@ from typing import NamedTuple
 from shaketable.harness.campaigns.campaign import Campaign, node_names, target_of
 from shaketable.harness.contracts.abilities import (
     AdvertisesAddresses,
-    HasQuorumAddresses,
+    ListensFurther,
     ListensOnce,
     TellsOwnAddresses,
 )
-from shaketable.harness.contracts.plugins import Address, Json, NodeLayout
+from shaketable.harness.contracts.plugins import Address, FurtherPort, Json, NodeLayout
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.network import netns as at
 from shaketable.harness.network.links import Network
@@ -28,7 +28,7 @@ from shaketable.harness.runtime.processes import ports
 NETNS = "netns"
 BASE_PORT = 10_000
 """In a namespace of its own every port is free: nodes listen here for clients, one above for peers,
-and two above for the quorum that elects."""
+and above that for what else they listen for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,10 @@ class Site:
 
 
 class _Listening(NamedTuple):
-    """Whether nodes listen once for clients and peers, and for a quorum; `direct`: no proxies."""
+    """Whether nodes listen once for clients and peers, and for what else; `direct`: no proxies."""
 
     once: bool
-    quorum: bool
+    further: Sequence[str]
     direct: bool
 
 
@@ -76,14 +76,13 @@ def lay_out(
     target = target_of(campaign)
     is_advertised = isinstance(target, AdvertisesAddresses) and target.advertises_addresses
     once = isinstance(target, ListensOnce) and target.listens_once
-    quorum = isinstance(target, HasQuorumAddresses) and target.has_quorum_addresses
+    further = tuple(target.further_ports) if isinstance(target, ListensFurther) else ()
     if campaign.world == NETNS:
         site = _in_namespaces(campaign, folder, base_port, options, name_servers, once=once)
-        site = _advertised(site) if is_advertised else site
-        return _with_quorum(site) if quorum else site
+        return _with_further(_advertised(site) if is_advertised else site, further)
     callers = Callers() if is_advertised else None
     direct = isinstance(target, TellsOwnAddresses) and target.tells_own_addresses
-    listening = _Listening(once, quorum, direct)
+    listening = _Listening(once, further, direct)
     return _on_loopback(campaign, folder, base_port, options, name_servers, callers, listening)
 
 
@@ -97,21 +96,26 @@ def _on_loopback(
     listening: _Listening,
 ) -> Site:
     """Give each node its ports, each ordered pair (or node) a proxy, a name server a port."""
-    once, quorum, direct = listening
+    once, further, direct = listening
     nodes = node_names(campaign)
     owners = [f"the {who} of node {node}" for node in nodes for who in ("clients", "peers")]
     owners += [f"the name server {name}" for name in name_servers]
-    owners += [f"the quorum of node {node}" for node in nodes] if quorum else []
+    owners += [f"the {name} of node {node}" for name in further for node in nodes]
     numbers = (
         ports.find_free(len(owners)) if base_port is None else ports.take_from(base_port, owners)
     )
     addresses = [Address(ports.HOST, port) for port in numbers]
     of_nodes, rest = addresses[: 2 * len(nodes)], addresses[2 * len(nodes) :]
-    of_helpers, of_quorum = rest[: len(name_servers)], rest[len(name_servers) :]
+    of_helpers, left = rest[: len(name_servers)], iter(rest[len(name_servers) :])
     client_of = dict(zip(nodes, of_nodes[0::2], strict=True))
     peer_of = client_of if once else dict(zip(nodes, of_nodes[1::2], strict=True))
-    quorum_of = dict(zip(nodes, of_quorum, strict=True)) if quorum else {}
-    network = ProxyNetwork(peer_of, ports.HOST, callers, quorum_of)
+    further_of = {name: {node: next(left) for node in nodes} for name in further}
+    network = ProxyNetwork(peer_of, ports.HOST, callers, {} if direct else further_of)
+    reached = (
+        further_of
+        if direct
+        else {name: {node: network.further(name, node) for node in nodes} for name in further}
+    )
     layouts = {
         node: NodeLayout(
             node=node,
@@ -126,8 +130,7 @@ def _on_loopback(
             options=options,
             name_servers=tuple(of_helpers),
             advertised_address=None if callers is None else network.advertised(node),
-            quorum_address=quorum_of.get(node),
-            quorum={each: network.quorum(each) for each in quorum_of},
+            further={name: FurtherPort(further_of[name][node], reached[name]) for name in further},
         )
         for node in nodes
     }
@@ -144,14 +147,19 @@ def _advertised(site: Site) -> Site:
     return replace(site, layouts=layouts)
 
 
-def _with_quorum(site: Site) -> Site:
-    """Let nodes in namespaces listen for their quorum as well, one port above that for peers."""
-    quorum = {
-        node: replace(layout.peer_address, port=layout.peer_address.port + 1)
-        for node, layout in site.layouts.items()
+def _with_further(site: Site, further: Sequence[str]) -> Site:
+    """Let nodes in namespaces listen besides, at the ports above that for peers."""
+    reached = {
+        name: {
+            node: replace(layout.peer_address, port=layout.peer_address.port + place)
+            for node, layout in site.layouts.items()
+        }
+        for place, name in enumerate(further, 1)
     }
     layouts = {
-        node: replace(layout, quorum_address=quorum[node], quorum=quorum)
+        node: replace(
+            layout, further={name: FurtherPort(at[node], at) for name, at in reached.items()}
+        )
         for node, layout in site.layouts.items()
     }
     return replace(site, layouts=layouts)

@@ -450,9 +450,9 @@ class ProcessWorld(SteeredCapabilities, ClientsOfWorkers):
         for whom, address in (
             ("clients", layout.client_address),
             ("peers", layout.peer_address),
-            ("quorum", layout.quorum_address),
+            *((name, port.own) for name, port in layout.further.items()),
         ):
-            if address is not None and not ports.is_free(address.port):
+            if not ports.is_free(address.port):
                 owner = f"the {whom} of node {layout.node}"
                 raise HarnessError(ports.in_use(address.port, owner))
 

@@ -19,7 +19,13 @@ from shaketable.harness import described, discovery
 from shaketable.harness.campaigns.campaign import Campaign, check_clients, resolve
 from shaketable.harness.contracts.abilities import HasSize
 from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.contracts.plugins import NO_ROLE, Address, NodeLayout, NodeStatus
+from shaketable.harness.contracts.plugins import (
+    NO_ROLE,
+    Address,
+    FurtherPort,
+    NodeLayout,
+    NodeStatus,
+)
 from shaketable.harness.described.running import targets_of
 from shaketable.harness.described.target import DescribedTarget, at_path
 from shaketable.harness.history.run_folder import RunFolder
@@ -138,25 +144,25 @@ def test_its_campaigns_have_its_size_and_its_one_port(
         discovery.clear_caches()
 
 
-def test_a_node_learns_where_its_quorum_listens(tmp_path: Path) -> None:
+def test_a_node_learns_where_else_it_listens(tmp_path: Path) -> None:
     start = '"server", "{quorum}", "{quorum_port}", "{quorum_advertised}", "{quorum_members}"'
-    more = 'one_address = true\nquorum_port = true\npeer_format = "{number}@{address}"'
+    more = 'one_address = true\nfurther_ports = ["quorum"]\npeer_format = "{number}@{address}"'
     target = target_of(tmp_path, more, start)
-    assert target.has_quorum_addresses
+    assert target.further_ports == ("quorum",)
     at = {f"n{n}": Address("127.0.0.1", 8300 + n) for n in range(3)}
     own = Address("127.0.0.1", 8401)
-    layout = replace(layout_of(tmp_path), quorum_address=own, quorum=at)
+    layout = replace(layout_of(tmp_path), further={"quorum": FurtherPort(own, at)})
     members = "0@127.0.0.1:8300,1@127.0.0.1:8301,2@127.0.0.1:8302"
     argv = ("server", "127.0.0.1:8401", "8401", "127.0.0.1:8301", members)
     assert target.prepare(layout).argv == argv
 
 
-def test_each_node_has_a_port_for_its_quorum_and_a_proxy_before_it(
+def test_each_node_has_its_further_ports_and_a_proxy_before_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     discovery.clear_caches()
-    target_of(tmp_path, "one_address = true\nquorum_port = true")
+    target_of(tmp_path, "one_address = true\nfurther_ports = ['quorum', 'admin']")
     campaign = resolve(Campaign(target="kvs", seed="1"))
     site = sites.lay_out(campaign, RunFolder(tmp_path), None, {}, ("names",))
     try:
@@ -164,13 +170,19 @@ def test_each_node_has_a_port_for_its_quorum_and_a_proxy_before_it(
         ports = {
             address
             for each in layouts
-            for address in (each.client_address, each.peer_address, each.quorum_address)
+            for address in (
+                each.client_address,
+                each.peer_address,
+                *(port.own for port in each.further.values()),
+            )
         }
-        assert len(ports | set(site.name_servers.values())) == 3 * len(layouts) + 1
-        [told] = {tuple(each.quorum.items()) for each in layouts}
-        assert [node for node, _ in told] == list(site.layouts)
-        fronts = {*dict(told).values(), *(each.advertised_address for each in layouts)}
-        assert len(fronts) == 2 * len(layouts)
+        assert len(ports | set(site.name_servers.values())) == 4 * len(layouts) + 1
+        fronts = {each.advertised_address for each in layouts}
+        for name in ("quorum", "admin"):
+            [reached] = {tuple(each.further[name].reached.items()) for each in layouts}
+            assert [node for node, _ in reached] == list(site.layouts)
+            fronts |= set(dict(reached).values())
+        assert len(fronts) == 3 * len(layouts)
         assert not ports & fronts, "a link can be cut"
     finally:
         site.network.close()

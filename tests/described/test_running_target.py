@@ -158,7 +158,7 @@ def test_each_run_has_keys_of_its_own(tmp_path: Path) -> None:
         (NODES, "one_port = true", "one_port is for nodes that shaketable starts"),
         (
             NODES,
-            "one_address = true\nquorum_port = true",
+            "one_address = true\nfurther_ports = ['quorum']",
             "one_address is for nodes that shaketable starts",
         ),
         (NODES, "size = 2", "size is for nodes that shaketable starts"),

@@ -49,7 +49,18 @@ def test_families_and_faults_are_promised(tmp_path: Path) -> None:
         (LEAST + 'env = { A = "{b}" }\n', "env.A has an unknown placeholder {b}"),
         (LEAST + "stop = 1\n", "Object contains unknown field `stop`"),
         (LEAST + "[targets.kvs.ready]\n", "targets.kvs.ready: give one of http, log and command"),
-        (LEAST + "quorum_port = true\n", "quorum_port needs one_address = true as well"),
+        (
+            LEAST + "further_ports = ['quorum']\n",
+            "further_ports needs one_address or own_addresses",
+        ),
+        (
+            LEAST + "own_addresses = true\nfurther_ports = ['peer']\n",
+            "further_ports: peer is a placeholder of its own; rename it",
+        ),
+        (
+            LEAST + "own_addresses = true\nfurther_ports = ['admin']\noptions = { admin = 1 }\n",
+            "options: admin is a placeholder of its own; rename it",
+        ),
         (LEAST + '[targets.kvs.ready]\nlog = "("\n', "log is no regular expression"),
         (LEAST + '[targets.kvs.leader]\nleader = "a"\n', "give one of http, command and log"),
         (LEAST + '[targets.kvs.leader]\nhttp = "a"\n', "give the path of leader, or of leads"),

@@ -91,9 +91,9 @@ def test_destinations(given: str, address: str, arguments: tuple[str, ...]) -> N
             "leader.log: nodes' output is on their hosts",
         ),
         (
-            f"{START}\none_address = true\nquorum_port = true",
+            f"{START}\none_address = true\nfurther_ports = ['quorum']",
             HOSTS,
-            "quorum_port is for nodes on this machine",
+            "further_ports is for nodes on this machine",
         ),
         ('nodes = ["a:1"]', HOSTS, "hosts: nodes that run already are not started"),
     ],

@@ -113,9 +113,19 @@ def test_a_cut_is_of_both_addresses_and_never_of_a_node_and_itself() -> None:
         )
         known = Callers()
         network = ProxyNetwork(
-            {"a": there, "b": there}, callers=known, quorum={"a": voters, "b": voters}
+            {"a": there, "b": there},
+            callers=known,
+            further={"quorum": {"a": voters, "b": voters}},
         )
-        assert len({*map(network.advertised, "ab"), *map(network.quorum, "ab")}) == 4
+        assert (
+            len(
+                {
+                    *map(network.advertised, "ab"),
+                    *(network.further("quorum", node) for node in "ab"),
+                }
+            )
+            == 4
+        )
         with pytest.raises(KeyError):
             network.cut([("b", "b")])
         async with trio.open_nursery() as nursery:
@@ -125,8 +135,8 @@ def test_a_cut_is_of_both_addresses_and_never_of_a_node_and_itself() -> None:
             cut = network.cut([("a", "b"), ("b", "a")])
             with (
                 speaking(network.advertised("b"), "to a peer") as a_peer,
-                speaking(network.quorum("b"), "to a voter") as a_voter,
-                speaking(network.quorum("b"), "to itself") as own,
+                speaking(network.further("quorum", "b"), "to a voter") as a_voter,
+                speaking(network.further("quorum", "b"), "to itself") as own,
             ):
                 known.pids = lambda: {"a": a_peer.pid, "b": own.pid}
                 assert await said(own) == "'voter'", "b hears itself"
@@ -135,7 +145,7 @@ def test_a_cut_is_of_both_addresses_and_never_of_a_node_and_itself() -> None:
                 assert await said(a_peer) == "'peer'"
                 assert await said(a_voter) in ("", "''"), "it is no node"
                 cut = network.cut([("a", "b")])
-                with speaking(network.quorum("b"), "to a voter") as voter:
+                with speaking(network.further("quorum", "b"), "to a voter") as voter:
                     known.pids = lambda: {"a": voter.pid}
                     await until(lambda: network.held(cut)["connections"] == 1)
                     network.heal(cut, "deliver")

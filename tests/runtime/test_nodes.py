@@ -115,6 +115,36 @@ def test_pause_is_seen_in_the_kernel_and_stop_ends_a_paused_node(tmp_path):
     run(scenario)
 
 
+def test_what_a_node_has_started_stops_with_it_and_goes_on_with_it(tmp_path):
+    starts = (
+        "import subprocess\n"
+        "child = subprocess.Popen(['sleep', '600'])\n"
+        "print(child.pid, flush=True)\n"
+        "print('serving', flush=True)\n"
+        "child.wait()\n"
+    )
+
+    def state(pid: int) -> str:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+    async def scenario() -> None:
+        with node(tmp_path, starts) as made:
+            made.start()
+            await says(made, "serving")
+            child = int((tmp_path / "node.log").read_text().splitlines()[-2])
+            assert await made.pause()
+            with trio.fail_after(PATIENCE_S):
+                while state(child) != "T":
+                    await trio.sleep(0.001)
+                made.resume()
+                while state(child) == "T":
+                    await trio.sleep(0.001)
+            await made.nap(0.001)
+            await made.kill()
+
+    run(scenario)
+
+
 def test_a_node_that_ignores_sigterm_is_killed(tmp_path):
     async def scenario() -> None:
         with node(tmp_path, STUBBORN) as made:

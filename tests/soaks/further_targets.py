@@ -23,7 +23,8 @@ def main() -> int:
     for target in FURTHER:
         if code := run(["install", target]):
             return code
-    own = [f"tests/targets/test_{target}_client.py" for target in FURTHER]
+    files = (ROOT / f"tests/targets/test_{target}_client.py" for target in FURTHER)
+    own = [str(file) for file in files if file.exists()]  # rocketmq's are in CI
     command = [sys.executable, "-m", "pytest", "-n", "0", "-v", *own, END_TO_END]
     named = ["-k", " or ".join(FURTHER)]
     return subprocess.run([*command, *named], cwd=ROOT, check=False).returncode

@@ -6,7 +6,7 @@ from typing import Final, NoReturn
 
 import pytest
 
-FURTHER: Final = ("galera", "kafka", "rabbitmq")
+FURTHER: Final = ("galera", "kafka", "rabbitmq", "rocketmq-controller")
 """Groups of them take half a minute of both cores to start."""
 NOT_IN_CI: Final = "not in CI"
 """How the reason of a skip begins that --require-all allows."""

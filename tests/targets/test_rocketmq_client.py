@@ -1,12 +1,14 @@
-"""What clients of the target rocketmq ask, what the answers mean, and how its brokers start."""
+"""What clients of the targets rocketmq ask, what the answers mean, and how its brokers start."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -229,6 +231,66 @@ def test_a_broker_is_configured_and_started(tmp_path: Path, java: Path) -> None:
     assert (settings["listenPort"], settings["dLegerSelfId"]) == ("1234", "n1")
     assert settings["enableDLegerCommitLog"] == "true"
     assert "namesrvAddr" not in settings
+
+
+BESIDE = """#!/bin/sh
+echo "$@" >> java.log
+case "$*" in
+*BrokerStartup*) while ! grep -q Namesrv java.log; do sleep 0.01; done; touch both; exec sleep 60 ;;
+*) echo $$ > name-server.pid; exec sleep 60 ;;
+esac
+"""
+"""A java that notes what it is to run."""
+
+
+def test_in_controller_mode_a_name_server_with_a_controller_is_beside_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "java").write_text(BESIDE)
+    (tmp_path / "java").chmod(0o755)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    controllers = "n0-127.0.0.1:10;n1-127.0.0.1:11"
+    own = ("listenPort=20", "controllerDLegerSelfId=n1", f"controllerDLegerPeers={controllers}")
+    given = ("async", "96", f"controllerAddr={controllers}", "listenPort=1234", "--", *own)
+    argv = [sys.executable, str(FOLDER / "broker.py"), "/jars", *given]
+    with subprocess.Popen(argv, cwd=tmp_path) as broker_process:
+        try:
+            until((tmp_path / "both").exists)
+            name_server = int((tmp_path / "name-server.pid").read_text())
+        finally:
+            broker_process.kill()
+    until(lambda: not Path(f"/proc/{name_server}").exists())
+    jvms = (tmp_path / "java.log").read_text()
+    assert "org.apache.rocketmq.namesrv.NamesrvStartup -c namesrv.conf" in jvms
+    assert "org.apache.rocketmq.broker.BrokerStartup -c broker.conf" in jvms
+    broker, beside = (
+        dict(line.split("=", 1) for line in (tmp_path / name).read_text().splitlines())
+        for name in ("broker.conf", "namesrv.conf")
+    )
+    assert broker["controllerAddr"] == "127.0.0.1:10;127.0.0.1:11"
+    assert (broker["listenPort"], beside["listenPort"]) == ("1234", "20")
+    assert broker["enableControllerMode"] == beside["enableControllerInNamesrv"] == "true"
+    assert "enableDLegerCommitLog" not in broker
+    assert beside["controllerDLegerPeers"] == controllers
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    by_s = time.monotonic() + TIMEOUT_S
+    while not is_so():
+        assert time.monotonic() < by_s
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(("options", "is_definite"), [({"min_in_sync": 2}, True), ({}, False)])
+def test_in_controller_mode_replicas_in_sync_are_counted_before_a_message_is_stored(
+    client: ModuleType, broker: Answering, options: dict[str, int], is_definite: bool
+) -> None:
+    node = Node("n0", Address("127.0.0.1", broker.node.port), 5.0, options)
+    broker.answers = [(ResponseCode.SYSTEM_ERROR, client.NOT_IN_SYNC, {})]
+    with pytest.raises(Exception) as failed:  # noqa: PT011 - its type is looked at
+        asked(client, node, lambda session: client.append(session, "a/0", 7))
+    assert isinstance(failed.value, client.DEFINITE) is is_definite
 
 
 def test_java_home_comes_first(tmp_path: Path, java: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -230,16 +230,19 @@ class NodeProcess:
     async def stop(self, grace_s: float) -> None:
         """Stop the process with SIGTERM; kill it after `grace_s`."""
         if self.is_running and self._process is not None:
-            self._process.send_signal(signal.SIGCONT)
+            _signal_all(self._process, signal.SIGCONT)
         await self._end(signal.SIGTERM, grace_s, "stopped")
         await self.kill()
 
     async def pause(self) -> bool:
-        """Stop the process (SIGSTOP); True when the kernel reports it as stopped."""
+        """Stop the process (SIGSTOP); True when the kernel reports it as stopped.
+
+        What it has started stops with it, as all of a machine would (RocketMQ's controllers).
+        """
         if not self.is_running or self._process is None:
             return False
         self._is_held = True
-        self._process.send_signal(signal.SIGSTOP)
+        _signal_all(self._process, signal.SIGSTOP)
         with trio.move_on_after(PAUSE_WAIT_S):
             while self.is_running and not self.is_paused:  # noqa: ASYNC110 - /proc has no events
                 await trio.sleep(STATE_POLL_S)
@@ -251,7 +254,7 @@ class NodeProcess:
         self._is_held = False
         if self.is_running and self._process is not None:
             self._mark("resumed")
-            self._process.send_signal(signal.SIGCONT)
+            _signal_all(self._process, signal.SIGCONT)
 
     async def nap(self, seconds: float) -> float:
         """Stop the process for that long, then resume it; return for how long it was stopped.
@@ -266,13 +269,13 @@ class NodeProcess:
         self._naps += 1
         began = trio.current_time()
         try:
-            process.send_signal(signal.SIGSTOP)
+            _signal_all(process, signal.SIGSTOP)
             await trio.sleep(seconds)
             was_stopped = process is self._process and self._is_stopped
         finally:
             self._naps -= 1
             if process.poll() is None and not self._is_held and not self._naps:
-                process.send_signal(signal.SIGCONT)
+                _signal_all(process, signal.SIGCONT)
         return trio.current_time() - began if was_stopped else 0.0
 
     async def run_for(self, incarnation: int, seconds: float) -> None:
@@ -300,6 +303,12 @@ class NodeProcess:
     def _mark(self, what: str) -> None:
         with self.log.open("a+b", buffering=0) as log:
             _mark(log, f"{self.node} {what}", self._start_ns)
+
+
+def _signal_all(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """Send a signal to a node's process and to what it has started in its group."""
+    if process.poll() is None:  # its number is not another one's: it was not reaped
+        os.killpg(process.pid, number)
 
 
 def _end_those_left(session: int) -> None:

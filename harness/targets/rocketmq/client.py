@@ -1,11 +1,12 @@
-"""What clients of the target rocketmq do: a topic with one queue for each log.
+"""What clients of the targets rocketmq do: a topic with one queue for each log.
 
 A session is with one broker, which is asked directly: there is no name server to say which broker
 leads, and one that does not refuses. Without it slaves do not copy the leader's topics either
 (RocketMQ: SlaveSynchronize), so that a new leader may not know a topic whose messages it has: then
 a send makes it (autoCreateTopicEnable), and a read has it made.
 
-Source: RocketMQ 5.3.3's SendMessageProcessor, PullMessageProcessor, DLedgerCommitLog.
+Source: RocketMQ 5.3.3's SendMessageProcessor, PullMessageProcessor, DLedgerCommitLog, and
+CommitLog.asyncPutMessage for Controller mode.
 """
 
 from __future__ import annotations
@@ -47,6 +48,10 @@ NOT_STORED: Final = {
 """Response codes after which a message certainly is not stored, and why."""
 MAYBE_STORED: Final = "[PC_SYNCHRONIZED]"
 """A remark of SYSTEM_BUSY that comes after DLedger was asked to append (DLedgerCommitLog)."""
+NOT_IN_SYNC: Final = "in-sync replicas not enough"
+"""A remark that in Controller mode comes before a message is stored, in DLedger mode after it."""
+MIN_IN_SYNC: Final = "min_in_sync"
+"""An option that the target in Controller mode has."""
 NOTHING_THERE: Final = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED)
 """Response codes of a pull from an offset that the queue does not have."""
 DEFINITE = (RefusedError,)
@@ -59,16 +64,20 @@ class Session:
     Attributes:
         connection: to it.
         timeout_s: how long a request may take.
+        is_asked_first: whether a broker makes sure that enough replicas are in sync before it
+            stores a message, as in Controller mode.
     """
 
     connection: Connection
     timeout_s: float
+    is_asked_first: bool = False
 
 
 async def open(node: Node) -> Session:  # noqa: A001 - the name of the operation
     """Connect; a failure is definite."""
     timeout_s = min(node.timeout_s, CONNECT_TIMEOUT_S)
-    return Session(await Connection.open(node.host, node.port, timeout_s), node.timeout_s)
+    connection = await Connection.open(node.host, node.port, timeout_s)
+    return Session(connection, node.timeout_s, MIN_IN_SYNC in node.options)
 
 
 async def close(session: Session) -> None:
@@ -82,6 +91,8 @@ async def append(session: Session, key: str, value: int) -> int:
     fields = SendMessageV2(GROUP, _topic(key), QUEUE, default_topic_queue_nums=1)
     answer = await _asked(session, RequestCode.SEND_MESSAGE_V2, fields, str(value).encode())
     if answer.code != ResponseCode.SUCCESS:
+        if session.is_asked_first and answer.remark == NOT_IN_SYNC:
+            raise RefusedError(answer.code, NOT_IN_SYNC)
         raise _error_of(answer)
     return SendMessageResponse.from_ext(answer.ext).queue_offset
 
