@@ -50,7 +50,7 @@ class _Kept:
         self._by_state: dict[Any, list[tuple[int, int]]] = {}
         self.size = 0
 
-    def add(self, state: Any, used: int, maybe: int) -> bool:
+    def keep(self, state: Any, used: int, maybe: int) -> bool:
         """Add one, unless it is redundant; return whether it was added."""
         group = self._by_state.get(state)
         if group is None:
@@ -202,7 +202,7 @@ class _Linearizing:
     """
 
     __slots__ = (
-        "_bit", "_call", "_changes", "_found", "_is_blind", "_open", "_reached", "_seen", "_todo",
+        "_bit", "_call", "_changes", "_is_blind", "_kept", "_open", "_reached", "_seen", "_todo",
     )  # fmt: skip
 
     def __init__(self, open_: _Open, op: int, found: _Kept) -> None:
@@ -210,7 +210,7 @@ class _Linearizing:
         self._call = open_.calls[op]
         self._bit = open_.bits[op]
         self._is_blind = self._call.f in open_.model.overwriters
-        self._found = found
+        self._kept = found
         self._seen = open_.seen_in()
         self._changes = self._that_matter()
         self._reached = _Kept(open_.observing, open_.unknown)
@@ -228,7 +228,7 @@ class _Linearizing:
             if after is not None:
                 left = overwriting if is_blind else maybe
                 used_then = used | self._seen(after)
-                self._found.add(after, used_then, left & ~used_then)
+                self._kept.keep(after, used_then, left & ~used_then)
             for bit, made, overwrites, before in self._changes:
                 if used & bit or before & ~used or (is_in_vain and overwrites):
                     continue
@@ -259,8 +259,8 @@ class _Linearizing:
     def _reach(self, state: Any, used: int, maybe: int, *, overwrote: bool) -> None:
         more = used | self._seen(state)
         if more & self._bit:
-            self._found.add(state, more ^ self._bit, maybe & ~more)
-        elif self._reached.add(state, more, maybe & ~more):
+            self._kept.keep(state, more ^ self._bit, maybe & ~more)
+        elif self._reached.keep(state, more, maybe & ~more):
             # Where nothing saw what an overwriter wrote, another one need not come after it.
             self._todo.append((state, more, maybe & ~more, overwrote and more == used))
 
@@ -408,10 +408,10 @@ class KeySearch:
         begin: list[Configuration] = []
         for state, used, maybe in self.configurations:
             if used & bit:
-                found.add(state, used ^ bit, maybe)
+                found.keep(state, used ^ bit, maybe)
                 continue
             if maybe & bit:
-                found.add(state, used, maybe ^ bit)
+                found.keep(state, used, maybe ^ bit)
             begin.append((state, used, maybe & ~bit))
         if begin and not _Linearizing(self._open, op, found).run(begin):
             self._give_up(f"more than {CONFIGURATIONS_MAX:,} configurations")
@@ -442,7 +442,7 @@ class KeySearch:
         """Leave out those that others make redundant."""
         kept = _Kept(self._open.observing, self._open.unknown)
         for each in configurations:
-            kept.add(*each)
+            kept.keep(*each)
         return self._without_certain(kept.all())
 
     def _without_certain(self, kept: list[Configuration]) -> list[Configuration]:

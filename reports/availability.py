@@ -458,14 +458,15 @@ def _longest(acknowledged: Times, start_ns: int, stop_ns: int) -> Gap:
 # without one no failover is possible. The time runs from sending SIGKILL to the first
 # acknowledgement of an append that a client invoked after the process was gone. Only a leader
 # elected since can have acknowledged such an append. One in flight during the kill may have been
-# acknowledged by the old leader and does not count, so the time is never too short.
+# acknowledged by the old leader and does not count, so the time is never too short. A target may
+# have goals for it (contracts.promises.Promises.failover_goals_s).
 #
-# Source: recovery time (RTO) of OpenChaos; goals: DESIGN.md section 5.
+# Source: recovery time (RTO) of OpenChaos.
 
 KILL = "kill"
-GOAL_MEDIAN_NS = 1_000_000_000
-GOAL_P99_NS = 2_000_000_000
 P99 = 0.99
+Goals = tuple[float, float] | None
+"""Of a target's failover: the median and the 99th percentile, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,7 +474,8 @@ class Failover:
     """The leader kills of a run, and the next acknowledged write after each.
 
     `kills` are those after which a client invoked an append; in `never` of them none was
-    acknowledged again. The times are None if no kill was recovered from.
+    acknowledged again. The times are None if no kill was recovered from. `goals_s`: what they
+    should be at most, if the target has such goals: the median, and the 99th percentile.
     """
 
     kills: int
@@ -481,16 +483,20 @@ class Failover:
     median_ns: int | None
     p99_ns: int | None
     max_ns: int | None
+    goals_s: Goals = None
 
     @property
-    def meets_goals(self) -> bool:
-        """Whether writes always continued, and within the goals."""
+    def meets_goals(self) -> bool | None:
+        """Whether writes always continued, and within the goals; None without goals."""
+        if self.goals_s is None:
+            return None
+        median_s, p99_s = self.goals_s
         return (
             self.never == 0
             and self.median_ns is not None
             and self.p99_ns is not None
-            and self.median_ns <= GOAL_MEDIAN_NS
-            and self.p99_ns <= GOAL_P99_NS
+            and self.median_ns <= median_s * 1e9
+            and self.p99_ns <= p99_s * 1e9
         )
 
 
@@ -501,7 +507,7 @@ def kills_leader(window: FaultWindow, plan: Mapping[str, Any], nodes: int) -> bo
     return window.name == KILL and window.took_effect and is_leader_in and 2 * len(victims) < nodes
 
 
-def summarise_failover(recoveries: Iterable[Recovery]) -> Failover | None:
+def summarise_failover(recoveries: Iterable[Recovery], goals_s: Goals = None) -> Failover | None:
     """Summarize the recoveries from leader kills; None if no append was invoked after any.
 
     The 99th percentile is a measured time (nearest rank): for up to 100 kills it is the slowest.
@@ -516,6 +522,7 @@ def summarise_failover(recoveries: Iterable[Recovery]) -> Failover | None:
         median_ns=int(np.median(times)) if times else None,
         p99_ns=times[math.ceil(P99 * len(times)) - 1] if times else None,
         max_ns=times[-1] if times else None,
+        goals_s=goals_s,
     )
 
 
@@ -525,30 +532,36 @@ def measure_failover(
     plans: Mapping[int, Mapping[str, Any]],
     nodes: int,
     activity: ClientActivity | None = None,
+    goals_s: Goals = None,
 ) -> Failover | None:
     """Measure a run's failover from its operations, faults and their plans as aimed.
 
     Without `activity`, kills after which every client was stuck waiting are missed.
     """
     recoveries = zip(windows, recovery_times(operations, windows, activity), strict=True)
-    return summarise_failover(
+    of_kills = (
         recovery
         for window, recovery in recoveries
         if kills_leader(window, plans.get(window.fault, {}), nodes)
     )
+    return summarise_failover(of_kills, goals_s)
 
 
 def failover_json(found: Failover) -> dict[str, Any]:
     """Return the numbers for results.json, in seconds."""
+    goals = {}
+    if found.goals_s is not None:
+        median_s, p99_s = found.goals_s
+        goals = {
+            "goal_median_s": median_s, "goal_p99_s": p99_s, "meets_goals": found.meets_goals
+        }  # fmt: skip
     return {
         "leader_kills": found.kills,
         "never": found.never,
         "median_s": _seconds(found.median_ns),
         "p99_s": _seconds(found.p99_ns),
         "worst_s": _seconds(found.max_ns),
-        "goal_median_s": GOAL_MEDIAN_NS / 1e9,
-        "goal_p99_s": GOAL_P99_NS / 1e9,
-        "meets_goals": found.meets_goals,
+        **goals,
     }
 
 

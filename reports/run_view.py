@@ -18,6 +18,7 @@ from shaketable.reports import finding_texts
 from shaketable.reports.availability import (
     Availability,
     Failover,
+    Goals,
     PhaseSpan,
     Recovery,
     summarise_failover,
@@ -289,6 +290,7 @@ class RunView:
     """Operations that the target promises to be linearizable on each queue."""
     promise_note: str = ""
     """The target's own note on its promises."""
+    failover_goals_s: Goals = None
 
     @property
     def first_page(self) -> str:
@@ -306,4 +308,5 @@ class RunView:
     @property
     def failover(self) -> Failover | None:
         """How soon writes continued after kills of the leader; None if there were none."""
-        return summarise_failover(row.recovery for row in self.faults if row.killed_leader)
+        killed = (row.recovery for row in self.faults if row.killed_leader)
+        return summarise_failover(killed, self.failover_goals_s)

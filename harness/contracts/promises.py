@@ -105,6 +105,8 @@ class Promises:
         durable_under: names of faults that an acknowledged append survives; see `is_promised`.
         linearizable: operation names (f) that are linearizable together, for each key.
         committed_prefix: committed log prefixes are equal on all nodes.
+        fails_over: when the leader is killed, another node leads. Measured, not judged.
+        failover_goals_s: how soon writes should go on then: the median, and the 99th percentile.
         note: one sentence for the report.
         excludes: anomalies (docs/anomalies.md) that never occur, beside those that its linearizable
             operations rule out already.
@@ -126,6 +128,8 @@ class Promises:
     delivered_under: frozenset[str] | None = None
     documented: str = ""
     isolation: str = ""
+    fails_over: bool = False
+    failover_goals_s: tuple[float, float] | None = None
 
     @property
     def all_delivered_under(self) -> frozenset[str]:
@@ -135,7 +139,8 @@ class Promises:
     def raised_to(self, other: Promises, name: str) -> Promises:
         """Return these promises plus those of target `name`, when the user raises them by hand.
 
-        `copies` and `committed_prefix` do not change: they describe how the target is built.
+        `copies`, `committed_prefix` and `fails_over` do not change: they describe how the target is
+        built.
         """
         levels = [level for level in (self.isolation, other.isolation) if level]
         return replace(

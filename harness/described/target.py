@@ -143,6 +143,7 @@ class DescribedTarget:
             note=given.note,
             documented=given.documented,
             isolation=level_of(given.isolation or level),
+            fails_over=self._table.leader is not None and bool(self._table.leader.term),
         )
         return weakened(promises, self._table)
 

@@ -107,10 +107,7 @@ def judge(
         incomplete=exported.incomplete,
         repeat=folder.facts().get("repeat") or repeat_command(campaign, folder.path),
         engine=engine.kind,
-        # With one replicated log another node takes over; a lost master is waited for instead.
-        failover=(
-            _failover(folder, campaign, exported) if target.promises.committed_prefix else None
-        ),
+        failover=_failover(folder, campaign, exported, target.promises),
         faults_unavailable=_unavailable(folder),
     )
     write_results(folder, judged)
@@ -128,12 +125,15 @@ def _client_violations(folder: RunFolder, context: CheckContext) -> tuple[Broken
     return invariants.find_broken(operations, load_given_up(folder), context)
 
 
-def _failover(folder: RunFolder, campaign: Campaign, exported: Exported) -> dict[str, Any] | None:
+def _failover(
+    folder: RunFolder, campaign: Campaign, exported: Exported, promises: Promises
+) -> dict[str, Any] | None:
     """Measure how soon writes went on after kills of the leader; None if there were none."""
     from shaketable.reports import availability  # noqa: PLC0415 - only where a run is judged
     from shaketable.reports.elections import aimed_plans  # noqa: PLC0415
 
-    if not any(window.name == availability.KILL for window in exported.windows):
+    has_kills = any(window.name == availability.KILL for window in exported.windows)
+    if not (has_kills and promises.fails_over):
         return None
     found = availability.measure_failover(
         load_operations(folder, FAILOVER_COLUMNS),
@@ -141,6 +141,7 @@ def _failover(folder: RunFolder, campaign: Campaign, exported: Exported) -> dict
         aimed_plans(exported.nemesis),
         campaign.nodes,
         _client_activity(folder, campaign, exported.end_ns),
+        promises.failover_goals_s,
     )
     return None if found is None else availability.failover_json(found)
 

@@ -12,8 +12,6 @@ from rich.text import Text
 from shaketable.harness.terminal.output import INDENT, show_rows
 from shaketable.reports import finding_texts
 from shaketable.reports.availability import (
-    GOAL_MEDIAN_NS,
-    GOAL_P99_NS,
     Failover,
     RecoverySummary,
     summarise,
@@ -119,16 +117,22 @@ def recovery_text(recovery: RecoverySummary) -> str:
 
 
 def failover_text(failover: Failover | None) -> str:
-    """Return how soon writes continued after kills of the leader, and the goal."""
+    """Return how soon writes continued after kills of the leader, and any goals."""
     if failover is None:
         return ""
     kills = "1 kill" if failover.kills == 1 else f"{failover.kills} kills"
     if failover.median_ns is None or failover.p99_ns is None:
         return f"after {kills} of the leader no write was acknowledged"
+    goals = ("", "")
+    if failover.goals_s is not None:
+        median_s, p99_s = failover.goals_s
+        goals = (
+            f" (goal {_seconds(int(median_s * 1e9))})",
+            f" (goal {_seconds(int(p99_s * 1e9))})",
+        )
     return (
         f"{kills} of the leader, next acknowledged write after: median "
-        f"{_seconds(failover.median_ns)} (goal {_seconds(GOAL_MEDIAN_NS)}), p99 "
-        f"{_seconds(failover.p99_ns)} (goal {_seconds(GOAL_P99_NS)})"
+        f"{_seconds(failover.median_ns)}{goals[0]}, p99 {_seconds(failover.p99_ns)}{goals[1]}"
     ) + _not_at_all(failover.never, "kill")
 
 

@@ -10,7 +10,7 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from shaketable.reports import spacetime, templating
-from shaketable.reports.availability import GOAL_MEDIAN_NS, GOAL_P99_NS, OUTAGE_MIN_NS, summarise
+from shaketable.reports.availability import OUTAGE_MIN_NS, summarise
 from shaketable.reports.plotting import plots
 from shaketable.reports.plotting.series import slices
 from shaketable.reports.run_page import chosen_operations
@@ -60,7 +60,6 @@ def render(view: RunView) -> str:
             outage_min_ns=OUTAGE_MIN_NS,
             recovery=summarise(row.recovery for row in view.faults),
             failover=view.failover,
-            goals=(GOAL_MEDIAN_NS, GOAL_P99_NS),
             timeout=None if view.op_timeout_s is None else f"{view.op_timeout_s:g} s",
             listed_faults=listed_faults(view.faults),
             took_effect=sum(row.window.took_effect for row in view.faults),

@@ -20,6 +20,7 @@ from shaketable.reports import finding_texts
 from shaketable.reports.availability import (
     Availability,
     ClientActivity,
+    Goals,
     PhaseSpan,
     active_until,
     availability,
@@ -106,9 +107,10 @@ def build_view(folder_path: Path) -> RunView:
         duration_ns=end_ns,
         outcomes=count_outcomes(files.operations),
         leader_changes=_leader_changes(lanes),
+        failover_goals_s=_failover_goals(promises),
         notes=tuple(notes),
         faults=_faults(
-            files, windows, lanes, len(nodes), available, lost, elects=_elects(promises)
+            files, windows, lanes, len(nodes), available, lost, fails_over=_fails_over(promises)
         ),
         phases=phase_spans(files.run.get("phases"), end_ns),
         lanes=lanes,
@@ -185,9 +187,15 @@ def _windows(files: RunFiles, end_ns: int, notes: list[str]) -> tuple[FaultWindo
         return ()
 
 
-def _elects(promises: object) -> bool:
-    """Return whether the target promises failover: only then do its goals apply."""
-    return bool(mapping(promises).get("committed_prefix", True))
+def _fails_over(promises: object) -> bool:
+    """Return whether another node takes over from a killed leader; runs of old say it otherwise."""
+    said = mapping(promises)
+    return bool(said.get("fails_over", said.get("committed_prefix", True)))
+
+
+def _failover_goals(promises: object) -> Goals:
+    goals = mapping(promises).get("failover_goals_s")
+    return (float(goals[0]), float(goals[1])) if isinstance(goals, list) else None
 
 
 def _faults(
@@ -198,7 +206,7 @@ def _faults(
     available: Availability | None,
     lost: Losses,
     *,
-    elects: bool,
+    fails_over: bool,
 ) -> tuple[FaultRow, ...]:
     """Join each fault with the group's recovery from it and its cost."""
     plans = aimed_plans(files.nemesis)
@@ -208,7 +216,7 @@ def _faults(
     for window, recovery in zip(windows, recoveries, strict=True):
         election = followed.get(window.fault)
         took_ns = None if election is None else election.took_ns
-        killed = elects and kills_leader(window, plans.get(window.fault, {}), nodes)
+        killed = fails_over and kills_leader(window, plans.get(window.fault, {}), nodes)
         rows.append(
             FaultRow(
                 window,

@@ -200,6 +200,7 @@ class Sample:
             "promises": {
                 "durable_under": ["kill", "pause", "partition"],
                 "linearizable": ["append", "read", "end"], "committed_prefix": True, "note": "",
+                "fails_over": True, "failover_goals_s": [1.0, 2.0],
             },
             "versions": {"python": "3.11.7", "shaketable": "0.1.0"},
         }  # fmt: skip

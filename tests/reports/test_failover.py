@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 
@@ -17,6 +19,7 @@ from shaketable.reports.availability import (
 
 MS = 1_000_000
 NODES = 5
+GOALS_S = (1.0, 2.0)
 
 
 def history(*appends: tuple[int, int | None]) -> pa.Table:
@@ -82,17 +85,16 @@ def test_a_kill_after_which_nobody_asked_is_left_out_and_one_without_an_answer_i
     windows = [kill(0, 100, 110), kill(1, 1000, 1010), kill(2, 2000, 2010)]
     table = history((120, 300), (1500, 1600), (2100, None), (4200, None))
     plans = dict.fromkeys(range(3), plan("n0"))
-    found = measure_failover(table, windows, plans, NODES)
-    assert found == Failover(3, 1, 400 * MS, 600 * MS, 600 * MS)
+    found = measure_failover(table, windows, plans, NODES, None, GOALS_S)
+    assert found == Failover(3, 1, 400 * MS, 600 * MS, 600 * MS, GOALS_S)
     assert not found.meets_goals, "a write that never came is no met goal"
     nobody = measure_failover(history((50, 60)), windows, plans, NODES)
     assert nobody is None
 
 
 def times(*ms: int) -> Failover:
-    found = summarise_failover(
-        Recovery(number, one * MS, None, 5, 0) for number, one in enumerate(ms)
-    )
+    recoveries = (Recovery(number, one * MS, None, 5, 0) for number, one in enumerate(ms))
+    found = summarise_failover(recoveries, GOALS_S)
     assert found is not None
     return found
 
@@ -112,3 +114,6 @@ def test_the_goals_are_met_or_missed() -> None:
         "leader_kills": 2, "never": 0, "median_s": 0.5, "p99_s": 0.6, "worst_s": 0.6,
         "goal_median_s": 1.0, "goal_p99_s": 2.0, "meets_goals": True,
     }  # fmt: skip
+    without = replace(times(400, 600), goals_s=None)
+    assert without.meets_goals is None
+    assert list(failover_json(without)) == ["leader_kills", "never", "median_s", "p99_s", "worst_s"]

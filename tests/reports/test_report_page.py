@@ -99,7 +99,7 @@ def test_no_goals_stand_where_nobody_takes_over_from_a_master(
     """The goals are for an election; a broker without a group promises none."""
     folder = shutil.copytree(clean_run.folder, tmp_path / "run")
     results = json.loads((folder / "results.json").read_text())
-    results["promises"] = {"durable_under": ["kill"], "committed_prefix": False}
+    results["promises"] = {"durable_under": ["kill"], "fails_over": False}
     (folder / "results.json").write_text(json.dumps(results))
     view = build_view(folder)
     assert view.failover is None
@@ -115,6 +115,7 @@ def test_kills_of_the_leader_are_shown_next_to_the_goals(clean_run: Any) -> None
     assert "next acknowledged write after a kill of the leader" in page
     assert "(goal 1.00 s)" in page
     assert "(goal 2.00 s)" in page
+    assert "goals" not in html.render(replace(view, failover_goals_s=None)).partition("</dl>")[0]
     nobody = replace(view, faults=view.faults[1:])
     assert 'id="failover"' not in html.render(nobody)
 
