@@ -458,7 +458,8 @@ def _longest(acknowledged: Times, start_ns: int, stop_ns: int) -> Gap:
 # without one no failover is possible. The time runs from sending SIGKILL to the first
 # acknowledgement of an append that a client invoked after the process was gone. Only a leader
 # elected since can have acknowledged such an append. One in flight during the kill may have been
-# acknowledged by the old leader and does not count, so the time is never too short. A target may
+# acknowledged by the old leader and does not count, so the time is never too short (it may be for a
+# target whose logs have leaders of their own, of which one was killed, as Kafka's). A target may
 # have goals for it (contracts.promises.Promises.failover_goals_s).
 #
 # Source: recovery time (RTO) of OpenChaos.

@@ -24,6 +24,7 @@ SECTIONS: Final[Mapping[str, Sequence[str]]] = {
         "docs/museum", "docs/reference/published-bugs",
         "docs/findings/nats-2.9.10-compare-and-publish",
         "docs/findings/pysyncobj-0.3.17-compaction",
+        "docs/findings/rocketmq-controller-forgotten-brokers",
         "docs/findings/rocketmq-killed-broker",
     ),
     "Reference": (

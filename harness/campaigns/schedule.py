@@ -497,7 +497,7 @@ def why_not(scenario: Scenario, campaign: Campaign, faults: Collection[str]) -> 
     if scenario.elects and not (
         target.promises.committed_prefix or isinstance(target, TransfersLeadership)
     ):
-        return f"{target.name} elects no leader"
+        return f"{target.name} does not promise one log through elections"
     if scenario.is_last and not scenario.faults <= target.promises.durable_under:
         return f"{target.name} promises nothing under {', '.join(sorted(scenario.faults))}"
     return None

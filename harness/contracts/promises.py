@@ -105,7 +105,8 @@ class Promises:
         durable_under: names of faults that an acknowledged append survives; see `is_promised`.
         linearizable: operation names (f) that are linearizable together, for each key.
         committed_prefix: committed log prefixes are equal on all nodes.
-        fails_over: when the leader is killed, another node leads. Measured, not judged.
+        fails_over: when the leader is killed, another node leads. Measured, not judged; None: as
+            `committed_prefix`.
         failover_goals_s: how soon writes should go on then: the median, and the 99th percentile.
         note: one sentence for the report.
         excludes: anomalies (docs/anomalies.md) that never occur, beside those that its linearizable
@@ -128,8 +129,13 @@ class Promises:
     delivered_under: frozenset[str] | None = None
     documented: str = ""
     isolation: str = ""
-    fails_over: bool = False
+    fails_over: bool | None = None
     failover_goals_s: tuple[float, float] | None = None
+
+    @property
+    def is_failover_measured(self) -> bool:
+        """Whether it is measured how soon writes go on after a kill of the leader."""
+        return self.committed_prefix if self.fails_over is None else self.fails_over
 
     @property
     def all_delivered_under(self) -> frozenset[str]:
@@ -139,8 +145,8 @@ class Promises:
     def raised_to(self, other: Promises, name: str) -> Promises:
         """Return these promises plus those of target `name`, when the user raises them by hand.
 
-        `copies`, `committed_prefix` and `fails_over` do not change: they describe how the target is
-        built.
+        What describes how the target is built does not change: `copies`, `committed_prefix`,
+        `fails_over` and `failover_goals_s`.
         """
         levels = [level for level in (self.isolation, other.isolation) if level]
         return replace(

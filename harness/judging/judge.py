@@ -133,7 +133,7 @@ def _failover(
     from shaketable.reports.elections import aimed_plans  # noqa: PLC0415
 
     has_kills = any(window.name == availability.KILL for window in exported.windows)
-    if not (has_kills and promises.fails_over):
+    if not (has_kills and promises.is_failover_measured):
         return None
     found = availability.measure_failover(
         load_operations(folder, FAILOVER_COLUMNS),

@@ -17,6 +17,7 @@ from shaketable.harness.contracts.abilities import (
     ListensOnce,
     TellsOwnAddresses,
 )
+from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import Address, FurtherPort, Json, NodeLayout
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.network import netns as at
@@ -77,11 +78,16 @@ def lay_out(
     is_advertised = isinstance(target, AdvertisesAddresses) and target.advertises_addresses
     once = isinstance(target, ListensOnce) and target.listens_once
     further = tuple(target.further_ports) if isinstance(target, ListensFurther) else ()
+    direct = isinstance(target, TellsOwnAddresses) and target.tells_own_addresses
+    if further and not (is_advertised or direct):
+        raise HarnessError(
+            f"target {target.name} has further_ports, and neither advertises_addresses nor"
+            " tells_own_addresses: links to them could not be cut"
+        )
     if campaign.world == NETNS:
         site = _in_namespaces(campaign, folder, base_port, options, name_servers, once=once)
         return _with_further(_advertised(site) if is_advertised else site, further)
     callers = Callers() if is_advertised else None
-    direct = isinstance(target, TellsOwnAddresses) and target.tells_own_addresses
     listening = _Listening(once, further, direct)
     return _on_loopback(campaign, folder, base_port, options, name_servers, callers, listening)
 

@@ -364,7 +364,6 @@ class DLedgerTarget:
         | FAULTS_OF_DISKS,
         linearizable=frozenset({"append", "read", "end", "write", "cas", "add"}),
         committed_prefix=True,
-        fails_over=True,
         failover_goals_s=(1.0, 2.0),
         excludes=GROUP_PROMISES,
         note="A quorum of copies is fsynced before an append is acknowledged; reads and "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -107,7 +108,7 @@ def build_view(folder_path: Path) -> RunView:
         duration_ns=end_ns,
         outcomes=count_outcomes(files.operations),
         leader_changes=_leader_changes(lanes),
-        failover_goals_s=_failover_goals(promises),
+        failover_goals_s=_failover_goals(files, promises),
         notes=tuple(notes),
         faults=_faults(
             files, windows, lanes, len(nodes), available, lost, fails_over=_fails_over(promises)
@@ -188,14 +189,22 @@ def _windows(files: RunFiles, end_ns: int, notes: list[str]) -> tuple[FaultWindo
 
 
 def _fails_over(promises: object) -> bool:
-    """Return whether another node takes over from a killed leader; runs of old say it otherwise."""
+    """Return whether another node takes over from a killed leader (contracts.promises)."""
     said = mapping(promises)
-    return bool(said.get("fails_over", said.get("committed_prefix", True)))
+    fails_over = said.get("fails_over")
+    return bool(said.get("committed_prefix", True) if fails_over is None else fails_over)
 
 
-def _failover_goals(promises: object) -> Goals:
-    goals = mapping(promises).get("failover_goals_s")
-    return (float(goals[0]), float(goals[1])) if isinstance(goals, list) else None
+def _failover_goals(files: RunFiles, promises: object) -> Goals:
+    """Return the goals of the target's promises; runs of old have them beside the times."""
+    measured = mapping((files.results or {}).get("failover"))
+    older = [measured.get("goal_median_s"), measured.get("goal_p99_s")]
+    goals = mapping(promises).get("failover_goals_s") or older
+    match goals:
+        case [int() | float() as median_s, int() | float() as p99_s]:
+            both = (float(median_s), float(p99_s))
+            return both if all(0 <= each < math.inf for each in both) else None
+    return None
 
 
 def _faults(

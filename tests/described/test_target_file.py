@@ -58,6 +58,10 @@ def test_families_and_faults_are_promised(tmp_path: Path) -> None:
             "further_ports: peer is a placeholder of its own; rename it",
         ),
         (
+            LEAST + "own_addresses = true\nfurther_ports = ['admin', 'admin']\n",
+            "further_ports: one of them is named twice",
+        ),
+        (
             LEAST + "own_addresses = true\nfurther_ports = ['admin']\noptions = { admin = 1 }\n",
             "options: admin is a placeholder of its own; rename it",
         ),

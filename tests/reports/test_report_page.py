@@ -120,6 +120,30 @@ def test_kills_of_the_leader_are_shown_next_to_the_goals(clean_run: Any) -> None
     assert 'id="failover"' not in html.render(nobody)
 
 
+@pytest.mark.parametrize(
+    ("goals", "shown"),
+    [
+        ([2, 3.5], (2.0, 3.5)),
+        (None, (1.0, 2.0)),  # a run of old: beside the times
+        *(
+            (damaged, None)
+            for damaged in ([1], ["x", 2], [[], {}], [float("nan"), 1], [1, float("inf")], {"a": 1})
+        ),
+    ],
+)
+def test_goals_that_are_damaged_are_none(
+    clean_run: Any, tmp_path: Path, goals: object, shown: tuple[float, float] | None
+) -> None:
+    folder = shutil.copytree(clean_run.folder, tmp_path / "run")
+    results = json.loads((folder / "results.json").read_text())
+    results["promises"] = {"committed_prefix": True, "failover_goals_s": goals}
+    results["failover"] = {"goal_median_s": 1.0, "goal_p99_s": 2.0}
+    (folder / "results.json").write_text(json.dumps(results))
+    view = build_view(folder)
+    assert view.failover_goals_s == shown
+    assert "kill of the leader" in html.render(view)
+
+
 def test_how_long_clients_wait_is_said_where_it_is_known(clean_run: Any) -> None:
     with (clean_run.folder / "campaign.toml").open("a") as campaign:
         campaign.write("op_timeout = 1.5\n")

@@ -115,10 +115,11 @@ def test_pause_is_seen_in_the_kernel_and_stop_ends_a_paused_node(tmp_path):
     run(scenario)
 
 
-def test_what_a_node_has_started_stops_with_it_and_goes_on_with_it(tmp_path):
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_what_a_node_has_started_stops_with_it_and_goes_on_with_it(tmp_path, is_apart):
     starts = (
         "import subprocess\n"
-        "child = subprocess.Popen(['sleep', '600'])\n"
+        f"child = subprocess.Popen(['sleep', '600'], start_new_session={is_apart})\n"
         "print(child.pid, flush=True)\n"
         "print('serving', flush=True)\n"
         "child.wait()\n"
@@ -133,9 +134,8 @@ def test_what_a_node_has_started_stops_with_it_and_goes_on_with_it(tmp_path):
             await says(made, "serving")
             child = int((tmp_path / "node.log").read_text().splitlines()[-2])
             assert await made.pause()
+            assert state(child) == "T"
             with trio.fail_after(PATIENCE_S):
-                while state(child) != "T":
-                    await trio.sleep(0.001)
                 made.resume()
                 while state(child) == "T":
                     await trio.sleep(0.001)

@@ -20,7 +20,7 @@ import msgspec
 
 from shaketable.harness import cli
 from shaketable.harness.calibration.hunting import read_outcomes
-from shaketable.harness.calibration.plan import Method, Plan
+from shaketable.harness.calibration.plan import CLEAN, Method, Plan
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.terminal.calibrate import PLAN, CalibrateOptions
 
@@ -46,6 +46,7 @@ def unfound_first(plan: Plan) -> Plan:
         for outcome in read_outcomes(KEPT, plan).values()
         if outcome.found is not None
     }
+    found.add(CLEAN)
     return msgspec.structs.replace(
         plan,
         hunts=tuple(

@@ -252,7 +252,12 @@ def test_in_controller_mode_a_name_server_with_a_controller_is_beside_the_broker
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     controllers = "n0-127.0.0.1:10;n1-127.0.0.1:11"
     own = ("listenPort=20", "controllerDLegerSelfId=n1", f"controllerDLegerPeers={controllers}")
-    given = ("async", "96", f"controllerAddr={controllers}", "listenPort=1234", "--", *own)
+    broker_own = (
+        f"controllerAddr={controllers}",
+        "listenPort=1234",
+        f"storePathRootDir={tmp_path}",
+    )
+    given = ("async", "96", *broker_own, "--", "true", *own)
     argv = [sys.executable, str(FOLDER / "broker.py"), "/jars", *given]
     with subprocess.Popen(argv, cwd=tmp_path) as broker_process:
         try:

@@ -129,7 +129,7 @@ def _end_all_of(session: int) -> None:
     kill.
     """
     for _ in range(ROUNDS_MAX):
-        alive = _members(session)
+        alive = members_of(session)
         if not alive:
             break
         for pid in alive:
@@ -138,7 +138,7 @@ def _end_all_of(session: int) -> None:
         time.sleep(END_POLL_S)
 
 
-def _members(session: int) -> set[int]:
+def members_of(session: int) -> set[int]:
     """Return the live processes of a session, and their descendants."""
     parents: dict[int, int] = {}
     found: set[int] = set()

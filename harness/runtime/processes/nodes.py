@@ -13,6 +13,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic_ns
@@ -23,6 +24,7 @@ import trio
 from shaketable.harness import guard, run_markers
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import Launch
+from shaketable.harness.runtime.processes.children import members_of
 
 KILL_WAIT_S = 10.0
 PAUSE_WAIT_S = 2.0
@@ -237,7 +239,8 @@ class NodeProcess:
     async def pause(self) -> bool:
         """Stop the process (SIGSTOP); True when the kernel reports it as stopped.
 
-        What it has started stops with it, as all of a machine would (RocketMQ's controllers).
+        What it has started stops with it, as all of a machine would (RocketMQ's controllers, the
+        backends of PostgreSQL, which are sessions of their own).
         """
         if not self.is_running or self._process is None:
             return False
@@ -246,6 +249,7 @@ class NodeProcess:
         with trio.move_on_after(PAUSE_WAIT_S):
             while self.is_running and not self.is_paused:  # noqa: ASYNC110 - /proc has no events
                 await trio.sleep(STATE_POLL_S)
+            await _stop_all(self._process.pid)
         self._mark("paused")
         return self.is_paused
 
@@ -255,6 +259,8 @@ class NodeProcess:
         if self.is_running and self._process is not None:
             self._mark("resumed")
             _signal_all(self._process, signal.SIGCONT)
+            for pid in members_of(self._process.pid):
+                _signal(pid, signal.SIGCONT)
 
     async def nap(self, seconds: float) -> float:
         """Stop the process for that long, then resume it; return for how long it was stopped.
@@ -309,6 +315,24 @@ def _signal_all(process: subprocess.Popen[bytes], number: signal.Signals) -> Non
     """Send a signal to a node's process and to what it has started in its group."""
     if process.poll() is None:  # its number is not another one's: it was not reaped
         os.killpg(process.pid, number)
+
+
+async def _stop_all(session: int) -> None:
+    """Stop whatever a node has started, until nothing of it runs: it may start more meanwhile."""
+    while awake := [pid for pid in members_of(session) if not _is_stopped(pid)]:
+        for pid in awake:
+            _signal(pid, signal.SIGSTOP)
+        await trio.sleep(STATE_POLL_S)
+
+
+def _is_stopped(pid: int) -> bool:
+    fields = run_markers.proc_stat(pid)
+    return fields is None or fields[0] in "TtZX"
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def _end_those_left(session: int) -> None:

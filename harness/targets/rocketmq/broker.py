@@ -1,9 +1,10 @@
 """Starts a node of a target rocketmq: writes its configuration, and becomes its JVM.
 
-    broker.py FOLDER_OF_JARS FLUSH HEAP_MB NAME=VALUE ... [-- NAME=VALUE ...]
+    broker.py FOLDER_OF_JARS FLUSH HEAP_MB NAME=VALUE ... [-- IS_SYNCED NAME=VALUE ...]
 
 It is run in the node's folder, and imports nothing of ours. Settings after -- are of a name server
-with a controller, which is started beside the broker in a JVM of its own (Controller mode).
+with a controller, which is started beside the broker in a JVM of its own (Controller mode);
+IS_SYNCED is "true" if the file in which the broker keeps its id is to be synced once it is there.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -36,8 +38,12 @@ SETTINGS: Final = {
 DLEDGER_MODE: Final = {"enableDLegerCommitLog": "true", "dLegerGroup": "group"}
 CONTROLLER_MODE: Final = {
     "enableControllerMode": "true",
+    # Until it is elected: it would answer reads as the master that it is by default.
+    "brokerRole": "SLAVE",
     # A campaign is short. RocketMQ's own values: 10 s without a heartbeat, then a broker is gone;
-    # 15 s behind, then a slave is not in sync; 5 to 10 s between two looks.
+    # 15 s behind, then a slave is not in sync; 5 to 10 s between two looks; and 30 s until name
+    # servers are told and asked again, here the 10 s that are possible.
+    "registerNameServerPeriod": "10000",
     "controllerHeartBeatTimeoutMills": "3000",
     "haMaxTimeSlaveNotCatchup": "4000",
     "checkSyncStateSetPeriod": "1000",
@@ -54,6 +60,10 @@ NAME_SERVER: Final = {
     "scanInactiveMasterInterval": "1000",
 }
 NAME_SERVER_HEAP_MB: Final = "64"
+DATA: Final = "storePathRootDir="
+IDENTITY: Final = "brokerIdentity"
+WRITTEN_WITHIN_S: Final = 300.0
+POLL_S: Final = 0.05
 SET_PARENT_DEATH_SIGNAL: Final = 1
 """PR_SET_PDEATHSIG of prctl(2)."""
 OPENED: Final = (
@@ -74,7 +84,11 @@ def main(jars: str, flush: str, heap_mb: str, *settings: str) -> None:
     place = settings.index("--") if has_controller else len(settings)
     mode = CONTROLLER_MODE if has_controller else DLEDGER_MODE
     if has_controller:
-        start_name_server(jars, settings[place + 1 :])
+        is_synced, *of_name_server = settings[place + 1 :]
+        start_name_server(jars, of_name_server)
+        if is_synced == "true":
+            [data] = (each.partition("=")[2] for each in settings if each.startswith(DATA))
+            sync_once_written(Path(data) / IDENTITY)
     write(CONFIG, {**SETTINGS, **mode, "flushDiskType": FLUSH[flush]}, settings[:place])
     argv = command(jars, heap_mb, BROKER_MAIN, CONFIG)
     os.execv(java(), argv)  # noqa: S606 - the node is this process
@@ -90,6 +104,25 @@ def start_name_server(jars: str, settings: Sequence[str]) -> None:
         executable=java(),
         preexec_fn=lambda: prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL),  # noqa: PLW1509 - one thread
     )
+
+
+def sync_once_written(file: Path) -> None:
+    """Leave a process behind that syncs a file, and its folder, once it is there.
+
+    A file system would do that by itself, some 30 s later.
+    """
+    if os.fork():
+        return
+    ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    for _ in range(int(WRITTEN_WITHIN_S / POLL_S)):
+        if file.exists() and file.stat().st_size:
+            for path in (file, file.parent):
+                opened = os.open(path, os.O_RDONLY)
+                os.fsync(opened)
+                os.close(opened)
+            break
+        time.sleep(POLL_S)
+    os._exit(0)
 
 
 def write(file: Path, settings: Mapping[str, str], given: Sequence[str]) -> None:

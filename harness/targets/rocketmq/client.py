@@ -1,7 +1,7 @@
 """What clients of the targets rocketmq do: a topic with one queue for each log.
 
-A session is with one broker, which is asked directly: there is no name server to say which broker
-leads, and one that does not refuses. Without it slaves do not copy the leader's topics either
+A session is with one broker, which is asked directly, whatever name servers say: one that does not
+lead refuses. In DLedger mode, without name servers, slaves do not copy the leader's topics either
 (RocketMQ: SlaveSynchronize), so that a new leader may not know a topic whose messages it has: then
 a send makes it (autoCreateTopicEnable), and a read has it made.
 
