@@ -18,7 +18,7 @@ from shaketable.checkers.anomalies.log_rules import why_not_promised
 from shaketable.harness import described, discovery
 from shaketable.harness.campaigns.campaign import Campaign, check_clients, resolve
 from shaketable.harness.contracts.abilities import HasSize
-from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.plugins import (
     NO_ROLE,
     Address,
@@ -184,6 +184,28 @@ def test_each_node_has_its_further_ports_and_a_proxy_before_each(
             fronts |= set(dict(reached).values())
         assert len(fronts) == 3 * len(layouts)
         assert not ports & fronts, "a link can be cut"
+    finally:
+        site.network.close()
+        discovery.clear_caches()
+
+
+def test_nodes_that_tell_their_own_addresses_are_reached_where_they_listen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    discovery.clear_caches()
+    target_of(tmp_path, "own_addresses = true\nfurther_ports = ['admin']")
+    campaign = resolve(Campaign(target="kvs", seed="1"))
+    site = sites.lay_out(campaign, RunFolder(tmp_path), None, {}, ())
+    try:
+        own = {node: layout.further["admin"].own for node, layout in site.layouts.items()}
+        assert {tuple(each.further["admin"].reached.items()) for each in site.layouts.values()} == {
+            tuple(own.items())
+        }
+        described = discovery.get("targets", "kvs")
+        monkeypatch.setattr(described, "tells_own_addresses", False)
+        with pytest.raises(HarnessError, match="links to them could not be cut"):
+            sites.lay_out(campaign, RunFolder(tmp_path), None, {}, ())
     finally:
         site.network.close()
         discovery.clear_caches()
