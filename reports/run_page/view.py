@@ -86,7 +86,6 @@ def build_view(folder_path: Path) -> RunView:
     lost = losses(results) if results else NOT_JUDGED
     promises = results.get("promises") or _fact(files, "promises")
     verdict = _verdict(results)
-    asked = _fact(files, "faults_asked", "faults")
     nodes = _nodes(files, [lane.node for lane in lanes])
     return RunView(
         folder=str(folder_path),
@@ -99,7 +98,7 @@ def build_view(folder_path: Path) -> RunView:
         mutant=_fact(files, "mutant") or None,
         workload=str(_fact(files, "workload") or NOT_KNOWN),
         seed=_seed(files),
-        faults_asked=(NOT_KNOWN,) if asked is None else _names(asked),
+        faults_asked=_faults_asked(files),
         faults_unavailable=tuple((str(f), str(why)) for f, why in unavailable.items()),
         families=families(results),
         nodes=nodes,
@@ -135,6 +134,11 @@ def build_view(folder_path: Path) -> RunView:
         linearizable=_linearizable(promises),
         promise_note=_own_note(promises),
     )
+
+
+def _faults_asked(files: RunFiles) -> tuple[str, ...]:
+    asked = _fact(files, "faults_asked", "faults")
+    return (NOT_KNOWN,) if asked is None else _names(asked)
 
 
 def _run_notes(files: RunFiles, results: Mapping[str, Any], sampled: Sampled) -> list[str]:
