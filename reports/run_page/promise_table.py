@@ -78,10 +78,11 @@ def _stated(stated: Mapping[str, Any]) -> Iterable[tuple[int, str]]:
         yield DELIVERED, f"What is kept stays at its offset, and consumers get it, under {under}."
     if linearizable := _names(stated.get("linearizable")):
         names = ", ".join(sorted(linearizable))
+        behave = "behave" if len(linearizable) > 1 else "behaves"
         yield (
             LINEARIZABLE,
-            f"On each key, {names} behave as if done one after the other, each at a moment between "
-            "its call and its answer (linearizable).",
+            f"On each key, {names} {behave} as if done one after the other, each at a moment "
+            "between its call and its answer (linearizable).",
         )
     if level := stated.get("isolation"):
         yield ISOLATED, f"Transactions are isolated as {level} asks for (docs/isolation.md)."
