@@ -29,7 +29,7 @@ It is not killed: a broker of rocketmq loses messages (docs/findings/rocketmq-ki
 """
 
 KILL = "--faults kill --victims leader --time-limit 60"
-"""For one that needs half a minute for that: by its own pace."""
+"""For one that needs half a minute for that, by its own pace, and more until all are in sync."""
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,8 @@ def test_a_target_is_installed_and_keeps_its_promises(
     installed = shaketable("install", target)  # it is there: tests/support/foreign_programs.py
     assert installed.returncode == 0, installed.stdout + installed.stderr
     assert is_installed(cache_folder(), target, version)
-    pace = "--engine local --rate 200 --steady 1 --seed 1 --scenarios none"
+    steady_s = 20 if faults is KILL else 1
+    pace = f"--engine local --rate 200 --steady {steady_s} --seed 1 --scenarios none"
     chosen = ("--option", options)
     done = shaketable(
         "run", "--target", target, *pace.split(), *faults.split(), *chosen, cwd=tmp_path
