@@ -312,7 +312,7 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     one_address: bool = False
     one_port: bool = False
     own_addresses: bool = False
-    further_ports: tuple[Annotated[str, msgspec.Meta(pattern=r"^[a-z]+\Z")], ...] = ()
+    further_ports: tuple[str, ...] = ()
     size: Annotated[int, msgspec.Meta(ge=0, le=SIZE_MAX)] = 0
     disk: Literal["volatile", ""] = ""
     campaign: Mapping[str, float] = {}
@@ -359,6 +359,11 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def _check_options(self) -> None:
         """Check that nothing hides a placeholder, and that what is said of options is of one."""
+        for name in self.further_ports:
+            if re.fullmatch("[a-z]+", name) is None:
+                raise ValueError(
+                    f"further_ports: {printable(name)!r} is no name (lower-case letters alone)"
+                )
         if len(set(self.further_ports)) < len(self.further_ports):
             raise ValueError("further_ports: one of them is named twice")
         own = (*OF_A_NODE, *self.further_placeholders)

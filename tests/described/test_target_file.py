@@ -62,6 +62,11 @@ def test_families_and_faults_are_promised(tmp_path: Path) -> None:
             "further_ports: one of them is named twice",
         ),
         (
+            LEAST + "own_addresses = true\nfurther_ports = ['Admin']\n",
+            "further_ports: 'Admin' is no name (lower-case letters alone)",
+        ),
+        (LEAST + 'own_addresses = true\nfurther_ports = ["a\\n"]\n', "is no name"),
+        (
             LEAST + "own_addresses = true\nfurther_ports = ['admin']\noptions = { admin = 1 }\n",
             "options: admin is a placeholder of its own; rename it",
         ),
