@@ -26,7 +26,7 @@ def why_not_promised(kind: str, context: CheckContext) -> str | None:
 
 
 class LinearizableRegister(Linearizable):
-    """Checker "linearizable-register": reads, writes and cas of each key, first nothing.
+    """The reads, writes and cas of each register are linearizable.
 
     An ok cas with output 0 found another value than it expected; a failed one had no effect.
     Violations of what the target does not promise are observed, not counted.

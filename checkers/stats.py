@@ -30,7 +30,7 @@ NS_PER_MS = 1_000_000
 
 
 class Stats:
-    """Checker "stats": never INVALID; UNKNOWN where a function never succeeded.
+    """Counts of operations; UNKNOWN if a function never succeeded, never INVALID.
 
     `data` of its verdict: `by_f` {f: {ok, fail, info}}; `inside` the same for operations
     invoked while any fault was in force, `outside` for the others; `windows` [{fault,

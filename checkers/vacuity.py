@@ -28,7 +28,7 @@ TAKES_DOWN: Final = frozenset({"damage", "kill", "pause", "power", "rollback", "
 
 
 class Vacuity:
-    """Checker "vacuity": did the run test what it was asked to test?"""
+    """Did the run test what it was asked to test? Never INVALID."""
 
     name = NAME
     tables: tuple[str, ...] = ("operations",)

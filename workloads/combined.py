@@ -217,11 +217,11 @@ class _PartClient:
 
 
 class EveryClient(Combined):
-    """A log, registers, a message queue, push consumers and ordered ones, each on its topic."""
+    """A log, registers, a message queue, push and ordered consumers, each on its own topic."""
 
 
 class CombinedQueues(Combined):
-    """A message queue, push consumers and ordered ones, each on its own topic."""
+    """A message queue, push consumers and ordered consumers, each on its own topic."""
 
 
 PLUGINS = (

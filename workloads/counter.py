@@ -22,7 +22,7 @@ FINAL_READS: Final = 2
 
 
 class CounterWorkload:
-    """Counters that grow: add 1, read the sum.
+    """Grow-only counters: add 1, read the sum.
 
     The counter "topic/queue" is the number of messages in that queue. An add appends one message
     (its body is the amount, 1). A read is the queue's end offset, by read index: every message

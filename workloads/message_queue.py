@@ -48,7 +48,7 @@ MARKER_FIRST: Final = -2
 
 
 class QueueWorkload:
-    """Producers and consumers of one consumer group, over several queues of one topic.
+    """Producers and one consumer group on several queues of one topic.
 
     Queues are "shaketable/0" to "shaketable/n-1". Clients with even numbers produce; client c of n
     sends the values c, n + c, 2n + c, .... The others consume (a single client does both).
@@ -194,7 +194,7 @@ class QueueWorkload:
 
 
 class QueueBatches(QueueWorkload):
-    """A consumer group's queues, with batches of up to eight messages, and tags asked for."""
+    """Workload `queue` with batches of up to eight messages, and consumers that filter by tag."""
 
     name = "queue-batches"
     shape = Shape(batch_max=BATCH_MAX, tags=TAGS)
@@ -206,7 +206,7 @@ class QueueBatches(QueueWorkload):
 
 
 class QueueDelays(QueueWorkload):
-    """A consumer group's queues, to which messages come at once, or after a second, or five.
+    """Workload `queue` with messages delivered at once, after one second or after five.
 
     A drain ends with a message of each delay: all messages sent before it have been delivered by
     then.
@@ -222,7 +222,7 @@ class QueueDelays(QueueWorkload):
 
 
 class QueueHeld(QueueWorkload):
-    """A consumer group's queues, whose polls wait for a message, for three seconds at most."""
+    """Workload `queue` with long polls, which wait up to three seconds for a message."""
 
     name = "queue-held"
     shape = Shape(hold_s=HOLD_S)
@@ -234,7 +234,7 @@ class QueueHeld(QueueWorkload):
 
 
 class QueueKeys(QueueWorkload):
-    """A consumer group's queues, whose messages bear keys, and are asked for by key and by id."""
+    """Workload `queue` with message keys, and queries by key and by message id."""
 
     name = "queue-keys"
     shape = Shape(has_keys=True)
@@ -246,7 +246,7 @@ class QueueKeys(QueueWorkload):
 
 
 class QueueOffsets(QueueWorkload):
-    """A consumer group's queues, whose offsets are committed one-way too, and reset."""
+    """Workload `queue` with one-way commits and offset resets; topics are created and deleted."""
 
     name = "queue-offsets"
     shape = Shape(is_oneway=True, is_reset=True, deletes_topics=True)
@@ -258,7 +258,7 @@ class QueueOffsets(QueueWorkload):
 
 
 class QueueOperators(QueueWorkload):
-    """A consumer group's queues, beside operators who ask for what must be refused."""
+    """Workload `queue` beside operators whose invalid requests must be refused."""
 
     name = "queue-operators"
     shape = Shape(deletes_topics=True, has_invalid_requests=True)
@@ -270,7 +270,7 @@ class QueueOperators(QueueWorkload):
 
 
 class QueueOrdered(QueueWorkload):
-    """Queues that consumers of one group lock, consume, commit and unlock, in any order."""
+    """Queues that the consumers of one group lock, consume, commit and unlock."""
 
     name = "queue-ordered"
     shape = Shape(is_ordered=True, has_plain=False)
@@ -282,7 +282,7 @@ class QueueOrdered(QueueWorkload):
 
 
 class EverythingClients(QueueWorkload):
-    """Delays, batches, tags, held polls, locks, resets, keys, misrequests: all at once."""
+    """All queue operations at once: delays, batches, tags, long polls, locks, resets, keys."""
 
     name = "everything-clients"
     shape = Shape(

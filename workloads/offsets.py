@@ -22,7 +22,7 @@ FINAL_FETCHES: Final = 2
 
 
 class OffsetsWorkload:
-    """Offsets of a consumer group: commit, and fetch what is committed.
+    """Offsets of a consumer group: commit them, fetch the committed ones.
 
     One client commits for each queue, as its assigned consumer would: 1, 2, 3, ...; all fetch. So
     an acknowledged commit must never be seen to go back. A commit of unknown outcome may take

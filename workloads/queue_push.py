@@ -72,7 +72,7 @@ def drain_s(is_ordered: bool) -> float:
 
 
 class QueuePush:
-    """Producers, and consumers that pull, handle and commit by themselves.
+    """Producers and push consumers, which pull, handle and commit messages by themselves.
 
     Queues are "shaketable/0" to "shaketable/n-1". Clients with even numbers produce; client c of n
     sends the values c, n + c, 2n + c, .... The others consume (a single client does both).
@@ -389,7 +389,7 @@ class _Consumer:
 
 
 class QueuePushOrdered(QueuePush):
-    """Consumers that are handed messages, one at a time for each queue, in the queue's order."""
+    """Producers and ordered push consumers: one message at a time from each queue, in order."""
 
     name = "queue-push-ordered"
     is_ordered = True

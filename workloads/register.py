@@ -40,7 +40,7 @@ FINAL_READS: Final = 2
 
 
 class RegisterWorkload:
-    """Registers: read, write, and cas (compare-and-set) of unique values.
+    """Registers: read, write and compare-and-set (cas) unique values.
 
     On a log, the register "topic/queue" is the last message of that queue. A write appends. A read
     gets the queue's end by read index, and reads the message before it: that message was the last
@@ -135,7 +135,7 @@ class RegisterWorkload:
 
 
 class ReadWriteRegisterWorkload(RegisterWorkload):
-    """Registers without a compare-and-set: read, and write unique values."""
+    """Registers without compare-and-set: read, and write unique values."""
 
     name = "read-write-register"
     write_share = 0.5

@@ -40,7 +40,7 @@ POLLS_MAX: Final = 10_000
 
 
 class SetWorkload:
-    """Sets that grow: add an element, read all of them.
+    """Grow-only sets: add an element, read all elements.
 
     The set "topic/queue" is that queue. An add appends the element as a message. A read gets the
     queue's end by read index and polls from offset 0 to it, each poll from where the one before

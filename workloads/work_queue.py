@@ -41,7 +41,7 @@ NS: Final = 1e9
 
 
 class WorkQueue:
-    """Queues whose elements are taken by one client each: enqueue, dequeue.
+    """Queues whose elements are each taken by one client: enqueue, dequeue.
 
     Queues are "shaketable-work/0" to "shaketable-work/n-1"; values are unique: client c of n
     enqueues c, n + c, 2n + c, .... A dequeue returns an element, which is then taken, or nothing if

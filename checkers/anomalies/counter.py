@@ -25,7 +25,7 @@ LOST_ADD: Final = "lost-add"
 
 
 class Counter:
-    """Every read of a counter is possible, whatever the order of concurrent adds.
+    """Every read of a counter is possible for some order of concurrent adds.
 
     Adds that had returned before the read's call are included. Adds that were called before the
     read returned may be, and indeterminate ones at any later time: of these, increments raise the

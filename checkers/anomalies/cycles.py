@@ -34,7 +34,7 @@ NAME: Final = "cycles"
 
 
 class Cycles:
-    """Sends and reads of one log are in an order without a cycle.
+    """The sends and reads of each log can be ordered without a cycle.
 
     Judges each log by itself. If every invocation is about one key, that is enough: if each key's
     dependencies agree with real time, all of them together do (locality: Herlihy & Wing 1990,
@@ -149,7 +149,7 @@ MICRO_OPERATIONS: Final = frozenset(("send", "poll"))
 
 
 class TransactionCycles:
-    """Transactions of several logs are in an order without a cycle.
+    """The transactions on several logs can be ordered without a cycle.
 
     Needs the whole history in one partition; if every invocation is about one key, `cycles` finds
     the same, log by log.

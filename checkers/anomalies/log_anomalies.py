@@ -47,7 +47,7 @@ INCONSISTENT_OFFSETS = "inconsistent-offsets"
 
 
 class InconsistentOffsets:
-    """One offset was acknowledged for, or read with, two different values."""
+    """No offset has two values, in acknowledgements or reads."""
 
     name = INCONSISTENT_OFFSETS
     tables: tuple[str, ...] = ("operations",)
@@ -123,7 +123,7 @@ DELIVERED_TWICE = "duplicate-delivery"
 
 
 class Duplicate:
-    """One value, sent once, was seen at two offsets of the same log."""
+    """No value that was sent once is read at two offsets of a log."""
 
     name = DUPLICATE
     tables: tuple[str, ...] = ("operations",)
@@ -176,7 +176,7 @@ LOST_WRITE = "lost-write"
 
 
 class LostWrite:
-    """A value known to be in the log was passed by those who read, and never read."""
+    """No value known to be in the log is skipped by all later readers."""
 
     name = LOST_WRITE
     tables: tuple[str, ...] = ("operations",)
@@ -290,7 +290,7 @@ UNSEEN = "unseen"
 
 
 class Unseen:
-    """A value was acknowledged, and the log was later reported to end before it."""
+    """No log is reported to end before an acknowledged value."""
 
     name = UNSEEN
     tables: tuple[str, ...] = ("operations",)
@@ -338,7 +338,7 @@ PHANTOM = "phantom-read"
 
 
 class AbortedRead:
-    """A value was read whose send had certainly failed, or which no client ever sent."""
+    """No client reads a value whose send definitely failed, or that was never sent."""
 
     name = ABORTED_READ
     tables: tuple[str, ...] = ("operations",)
@@ -391,7 +391,7 @@ POLL_SKIP_INSIDE = "int-poll-skip"
 
 
 class PollSkip:
-    """A consumer's next message is after others that are in the log."""
+    """No consumer's poll skips messages that are in the log."""
 
     name = POLL_SKIP
     tables: tuple[str, ...] = ("operations",)
@@ -443,7 +443,7 @@ NONMONOTONIC_POLL_INSIDE = "int-nonmonotonic-poll"
 
 
 class NonmonotonicPoll:
-    """A consumer's next message lies at or before the one that it was given last."""
+    """A consumer's offsets increase from poll to poll."""
 
     name = NONMONOTONIC_POLL
     tables: tuple[str, ...] = ("operations",)
@@ -493,7 +493,7 @@ NONMONOTONIC_SEND = "nonmonotonic-send"
 
 
 class NonmonotonicSend:
-    """One producer's acknowledged sends were given offsets that do not rise."""
+    """The offsets of one producer's acknowledged sends increase."""
 
     name = NONMONOTONIC_SEND
     tables: tuple[str, ...] = ("operations",)
@@ -552,7 +552,7 @@ RULES = (
 
 
 class LogAnomalies:
-    """Everything that Jepsen calls an anomaly of a log with offsets, but for cycles."""
+    """No anomaly of Jepsen's kafka workload, cycles aside: all checkers of logs in one."""
 
     name = NAME
     tables: tuple[str, ...] = ("operations",)

@@ -28,7 +28,7 @@ NS_PER_MS: Final = 1_000_000
 
 
 class SetFull:
-    """Every element known to be in a set is in what is read later.
+    """Every element known to be in a set is in all later reads.
 
     An element is known from the return of its add, or of the first read that has it, whichever
     comes first. *Lost*: the last read misses it. *Stale*: a later read misses it, a still later one

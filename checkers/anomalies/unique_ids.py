@@ -23,7 +23,7 @@ REPEATED: Final = "repeated-id"
 
 
 class UniqueIds:
-    """No id was handed out twice; each key is a generator of its own."""
+    """No generator (key) hands out an id twice."""
 
     name = NAME
     tables: tuple[str, ...] = ("operations",)

@@ -35,7 +35,7 @@ _Ints = npt.NDArray[np.int64]
 
 
 class CommittedPrefix:
-    """Checker "committed-prefix": ranges of the log, from the nodes' entries alone.
+    """The nodes' logs agree on every committed entry.
 
     Findings: "divergent" (nodes that have committed an index hold different entries
     there), "term-fell" (an entry's term is lower than the one before it), "gap" (indices

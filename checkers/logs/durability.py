@@ -44,7 +44,7 @@ BEYOND = -2
 
 
 class Durability:
-    """Checker "durability": each queue by itself, from the operations and the nodes' logs.
+    """Every acknowledged append survives, as operations and the nodes' logs show.
 
     Findings: "lost-append" (fewer than a majority of all nodes hold it), "altered" (the same, and
     its offset holds a value that no append carried), "reordered" (the same, and a majority holds

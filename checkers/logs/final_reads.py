@@ -39,7 +39,7 @@ NO_LOGS = "the nodes' logs cannot be read"
 
 
 class FinalReads:
-    """Checker "final-reads": durability by what clients read in the end, where no log can be read.
+    """Every acknowledged append is in the final reads, where nodes' logs cannot be read.
 
     Findings: "lost-append": the last read of its offset after the heal found another value, or
     nothing. Finding nothing proves a loss only if reads are promised to be linearizable: any other

@@ -103,7 +103,7 @@ _MESSAGES = {
 
 
 class LinearizableLog:
-    """Checker "linearizable-log": each queue by itself, from the operations.
+    """The operations on each log are linearizable.
 
     An engine that has the nodes' logs passes what they hold of indeterminate appends
     (`with_evidence`).

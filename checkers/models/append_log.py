@@ -23,7 +23,7 @@ from shaketable.checkers.search.problem import Problem, State
 
 
 class AppendLog:
-    """A log: f is append (input, offset given), read (offset, output) or end (output).
+    """A log: f is append (input, offset), read (offset, output) or end (output).
 
     A read whose output is null found the log's end at or before its offset. `end` returns the
     offset that the next append would get.

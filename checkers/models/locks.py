@@ -31,7 +31,7 @@ REFUSED = 0
 
 
 class Mutex:
-    """A mutex: f is acquire (output 0: it was held by another) or release.
+    """A mutex: f is acquire (output 0 if another process holds it) or release.
 
     The holder is not tracked: any process may release the mutex while it is held.
     """
@@ -98,7 +98,7 @@ class Permits(NamedTuple):
 
 
 class Semaphore:
-    """A semaphore: f is acquire or release; the output of either is 0 if it was refused.
+    """A semaphore: f is acquire or release (output 0 if refused).
 
     An acquire is refused if no permit is free, a release only if there is a limit and all are.
     """

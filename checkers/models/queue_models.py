@@ -43,7 +43,7 @@ from shaketable.harness.contracts.errors import UsageError
 
 
 class FifoQueue:
-    """A FIFO queue: f is enqueue (input), dequeue or peek (output; null: it found it empty).
+    """A FIFO queue: f is enqueue (input), dequeue or peek (output; null if empty).
 
     An indeterminate dequeue may take the value at the head at any later time, or have no effect.
     """
@@ -141,7 +141,7 @@ class Bag:
 
 
 class UnorderedQueue:
-    """An unordered queue: f is enqueue (input) or dequeue (output; null: it was empty)."""
+    """An unordered queue: f is enqueue (input) or dequeue (output; null if empty)."""
 
     name = "unordered-queue"
     fs = frozenset(("enqueue", "dequeue"))
@@ -236,7 +236,7 @@ class Contents:
 
 
 class PriorityQueue:
-    """A priority queue: f is insert (input), poll or peek (output; null: it found it empty).
+    """A priority queue: f is insert (input), poll or peek (output; null if empty).
 
     Values are whole numbers, which are their own priorities. An indeterminate poll may take the
     first value at any later time, or have no effect.

@@ -63,7 +63,7 @@ def first_value(model: str, text: str | None) -> Holding:
 
 
 class Register:
-    """A register: f is read (output: the value, null for nothing) or write (input)."""
+    """A register: f is read (output: the value, or null) or write (input)."""
 
     name = "register"
     fs = frozenset(("read", "write"))
@@ -168,7 +168,7 @@ Registers = frozenset[tuple[Any, Any]]
 
 
 class MultiRegister:
-    """Registers with names; f is txn: a list of ["r", name, value] and ["w", name, value].
+    """Named registers: f is txn, a list of ["r", name, value] and ["w", name, value].
 
     `input` in `extra` is the list as requested (reads with null), `output` as answered; a read of
     null found nothing. A transaction takes effect atomically, in the order of the list.
@@ -346,7 +346,7 @@ def _text(value: Any) -> str:
 
 
 class Kv:
-    """One key of a store of texts: f is get (output), put or append (input)."""
+    """One key of a store of strings: f is get (output), put or append (input)."""
 
     name = "kv"
     fs = frozenset(("get", "put", "append"))

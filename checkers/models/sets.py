@@ -60,7 +60,7 @@ def describe_read(call: Call) -> str:
 
 
 class Set:
-    """A set: f is add (input), remove (input) or read (output: the list of all elements)."""
+    """A set: f is add or remove (input), or read (output: a list of all elements)."""
 
     name = "set"
     fs = frozenset(("add", "remove", "read"))
@@ -146,7 +146,7 @@ def seen_elements(call: Call) -> Sequence[Change]:
 
 
 class MembershipSet:
-    """A set: f is add, remove or contains (input; output 1 or 0), or read (output: all of them).
+    """A set: f is add, remove or contains (input; output 1 or 0), or read (output: all elements).
 
     An add answers 1 if the element was not there, a remove if it was. Without an answer they may
     have changed the set or not.

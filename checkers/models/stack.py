@@ -70,7 +70,7 @@ EMPTY: Final = Pile()
 
 
 class Stack:
-    """A stack: f is push (input), pop or peek (output; null: it found the stack empty).
+    """A stack: f is push (input), pop or peek (output; null if empty).
 
     An indeterminate pop may take the value on top at any later time, or have no effect.
     """

@@ -33,7 +33,7 @@ LOST, NEVER_COMMITTED = "offset-lost", "never-committed"
 
 
 class ConsumerOffsets:
-    """What a group fetches as its offset was committed, and no later commit had replaced it.
+    """A fetched consumer offset is the last one that the group committed.
 
     Judges each group and queue (the key) by itself. A group may commit an older offset on
     purpose; that is no anomaly. It is one if a fetch returns an offset that a later acknowledged

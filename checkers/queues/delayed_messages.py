@@ -41,7 +41,7 @@ OVERDUE_MAX_NS: Final = 10_000_000_000
 
 
 class DelayedMessages:
-    """Messages that were to come later come then: none early, none lost, none overdue.
+    """Delayed messages are delivered on time: none early, none lost, none overdue.
 
     Judges each queue by itself. Early: a poll returned the message before the delay, counted from
     the call of the send, was over, and no clock fault was in force (a broker uses its own clock).

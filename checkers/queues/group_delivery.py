@@ -61,7 +61,7 @@ LOST, OUT_OF_ORDER, AGAIN = "lost-message", "out-of-order", "redelivered-committ
 
 
 class GroupDelivery:
-    """Everything acknowledged reaches the consumer group, nothing else does, and in order.
+    """The consumer group gets every acknowledged message, in order, and nothing else.
 
     Finds lost, duplicated, unexpected and reordered messages of one queue and one group; commits
     and fetches of the group's offset are judged by consumer-offsets.

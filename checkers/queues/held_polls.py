@@ -48,7 +48,7 @@ OTHERS_NS: Final = 500_000_000
 
 
 class HeldPolls:
-    """A poll that waits for a message is answered within two seconds of there being one.
+    """A long poll is answered within two seconds of a message's arrival.
 
     Without one it is answered when the time that it waits is over, and not before. Judges each
     queue by itself. A message is there when its send was acknowledged. The time is

@@ -41,7 +41,7 @@ UNWANTED_BY_KEY, MISSED_BY_KEY = "unwanted-key", "missed-key"
 
 
 class FoundByKey:
-    """Asked for messages by key or by id, a queue gives the newest that bear it and no others.
+    """A query by key or id returns the newest messages that have it, and no others.
 
     Judges each queue by itself. No message is returned that does not have the key, none twice, and
     no more than were requested. No acknowledged message is missing whose offset is at or below that
@@ -255,7 +255,7 @@ NO_TAG: Final = -1
 
 
 class TagSelection:
-    """Asked for the messages of some tags, a queue gives all of them and no others.
+    """A poll with tags returns all messages that have them, and no others.
 
     Judges each queue by itself: no message is returned that was not sent with such a tag, and no
     acknowledged one is missing whose offset the answer passed.

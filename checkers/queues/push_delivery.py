@@ -64,7 +64,7 @@ reports."""
 
 
 class PushDelivery:
-    """Everything acknowledged is handled by a consumer of the group before the group goes on.
+    """Every acknowledged message is handled before the group commits an offset past it.
 
     Judges one queue. Lost: the group committed an offset after a message that no consumer handled,
     or the queue ended before such a message for all final fetches. Late: at the end, while no fault

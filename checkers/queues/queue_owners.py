@@ -57,7 +57,7 @@ COLUMNS: Final = (
 
 
 class QueueOwners:
-    """While nothing happens to a group, a queue has one consumer, and each message is handled once.
+    """In a stable group each queue has one consumer, and each message is handled once.
 
     Judges a topic by all of its queues. Two owners: two consumers handled messages of one queue in
     one settled period. Needless redelivery: a message was handled twice in one settled period, or
@@ -325,7 +325,7 @@ LOCK_COLUMNS: Final = ("op", "process", "f", "output", "call_ns", "return_ns", "
 
 
 class QueueLocks:
-    """While one consumer holds the lock of a queue, the broker gives it to no other.
+    """A queue's lock is never granted while another consumer holds it.
 
     Judges each queue by itself. Overlaps are counted, and break no promise, if the locks may come
     from two terms: if two nodes granted them, if another node answered any operation between them,

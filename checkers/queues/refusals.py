@@ -55,7 +55,7 @@ ASKED: Final = ("misrequest", "delete-topic")
 
 
 class Refusals:
-    """A request that must be refused is refused, by the right code, and soon.
+    """Invalid requests are refused promptly, with the right response code.
 
     Judges each topic's operators. No such request is carried out; none is refused with another
     code. Nor is one always answered with a code that leaves open whether it was done: twice and

@@ -57,7 +57,7 @@ COLUMNS: Final = (
 
 
 class RetriedMessages:
-    """Every message whose handler failed comes again, or lies dead once it came often enough.
+    """Every message whose handler failed is redelivered, or becomes a dead letter in the end.
 
     Judges a topic by all of its queues. Wrong attempt: it was delivered for the n-th time, or is
     dead, and no failure explains it. Early: it was delivered before its delay was over. Lost: the

@@ -34,7 +34,7 @@ class _Read:
 
 
 class Bank:
-    """Every read of all accounts has the same total, and no account is below 0.
+    """Every read of all accounts shows the same total, and no balance is negative.
 
     f is read (output: a map of balances by account) or transfer. The total and the accounts are
     those of `--initial`, a map of first balances; without it those that most reads show, so that a

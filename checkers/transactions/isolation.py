@@ -55,7 +55,7 @@ NAME: Final = "isolation"
 
 
 class Isolation:
-    """Transactions are as isolated as the strongest level that can be judged asks for.
+    """Which isolation levels transactions satisfy; VALID if none that can be judged is broken.
 
     Judges transactions of reads with writes, or of reads with appends, that are recorded whole. Its
     `data` has `holds` and `broken`, all levels that hold or do not; the summary names the strongest

@@ -87,7 +87,7 @@ def scenarios() -> str:
     ]
     for name, scenario in SCENARIOS.items():
         made_of = ", ".join(f"[{fault}](faults.md#{fault})" for fault in sorted(scenario.faults))
-        parts += [f"## {name}\n", f"{prose(scenario.summary)} Made of {made_of}.\n"]
+        parts += [f"## {name}\n", f"{prose(scenario.summary)} Faults: {made_of}.\n"]
     return "\n".join(parts)
 
 

@@ -47,7 +47,7 @@ FOREIGN_MOVE_MIN_MS = 1_000.0
 
 
 class Clock(NodeFault):
-    """Change nodes' clocks (offset, strobe, drift, frozen), wall and monotonic; healed after."""
+    """Skew nodes' wall and monotonic clocks: offset, strobe, drift or frozen."""
 
     name = "clock"
     family = capabilities.CLOCK

@@ -160,7 +160,7 @@ def _phrase_disk_errors(spec: DiskFaultSpec) -> str:
 
 DISK_ERRORS = DiskFault(
     name="disk-errors",
-    summary="Let disk calls of a node fail (EIO): fsync, write, or read at a start.",
+    summary="Make disk calls of a node fail with EIO: fsync, write, or reads at startup.",
     needs=frozenset({Capability.KILL, Capability.DISK_ERRORS}),
     draw_spec=_draw_disk_errors,
     phrase=_phrase_disk_errors,
@@ -184,7 +184,7 @@ def _phrase_disk_full(spec: DiskFaultSpec) -> str:
 
 DISK_FULL = DiskFault(
     name="disk-full",
-    summary="Let a node's disk be full (ENOSPC): leader, one or a minority; room comes back.",
+    summary="Fill a node's disk (ENOSPC) for a while: the leader, one node or a minority.",
     needs=frozenset({Capability.DISK_FULL}),
     draw_spec=_draw_disk_full,
     phrase=_phrase_disk_full,
@@ -210,7 +210,7 @@ def _phrase_disk_slow(spec: DiskFaultSpec) -> str:
 
 DISK_SLOW = DiskFault(
     name="disk-slow",
-    summary="Let each fsync or write of a node take longer, by 5 to 400 ms.",
+    summary="Slow each fsync or write of a node down by 5 to 400 ms.",
     needs=frozenset({Capability.DISK_SLOW}),
     draw_spec=_draw_disk_slow,
     phrase=_phrase_disk_slow,
@@ -237,7 +237,7 @@ def _phrase_disk_stall(spec: DiskFaultSpec) -> str:
 
 DISK_STALL = DiskFault(
     name="disk-stall",
-    summary="Stall disk calls of a node until the fault is over.",
+    summary="Block a node's disk calls until the fault ends.",
     needs=frozenset({Capability.DISK_SLOW}),
     draw_spec=_draw_disk_stall,
     phrase=_phrase_disk_stall,
@@ -253,7 +253,7 @@ MOMENTS = ("", "sync:1", "write:2", "sync:3")
 
 
 class Power(NodeFault):
-    """Cut the power of nodes: unsynced writes are lost, and counted; leader, one, minority, all."""
+    """Power off nodes, which lose their unsynced writes: the leader, one, a minority or all."""
 
     name = "power"
     family = capabilities.DISK
@@ -327,7 +327,7 @@ SILENT_MIN_S, SILENT_MAX_S = 0.2, 0.6
 
 
 class Wipe(NodeFault):
-    """Kill a node, delete its store, and start it with an empty disk: the leader, or any one."""
+    """Kill a node, delete its store and restart it empty: the leader or any other."""
 
     name = "wipe"
     family = capabilities.DISK
@@ -403,7 +403,7 @@ BITS = (1, 1, 2, 8)
 
 
 class Damage(NodeFault):
-    """Flip bits of a dead node's synced log, or cut its file short: it must notice."""
+    """Flip bits in a stopped node's synced log, or truncate it: the node must notice."""
 
     name = "damage"
     family = capabilities.DISK
@@ -493,7 +493,7 @@ AGE_MIN_S, AGE_MAX_S = 0.8, 2.0
 
 
 class Rollback(NodeFault):
-    """Put back an older copy of a node's store: outside Raft's model, judged apart."""
+    """Restore an older copy of a node's store: outside Raft's fault model, judged separately."""
 
     name = "rollback"
     family = capabilities.ROLLBACK

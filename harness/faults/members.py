@@ -25,7 +25,7 @@ UNDO_TIMEOUT_S = 10.0
 
 
 class Members(NodeFault):
-    """Take a member out of the group, and take it in again: the leader, or any one."""
+    """Remove a member from the group and add it back: the leader or any other."""
 
     name = "members"
     family = capabilities.MEMBERSHIP

@@ -27,7 +27,7 @@ HEAL_MODES = ("deliver", "reset")
 
 
 class NameServers:
-    """Kill (SIGKILL), stop (SIGSTOP) or cut off a name server, or all of them, for a while."""
+    """Kill (SIGKILL), pause (SIGSTOP) or isolate one name server, or all, for a while."""
 
     name = "name-servers"
     family = capabilities.PROCESS

@@ -45,7 +45,7 @@ PARTITION_VARIANTS = ("leader", "one", "minority", "minority-third", "majority",
 
 
 class Partition:
-    """Cut links between nodes: leader or some isolated, halves, ring, bridge, one-way, all."""
+    """Partition nodes: leader or others isolated, halves, ring, bridge, one-way, all."""
 
     name = "partition"
     family = capabilities.NETWORK
@@ -146,7 +146,7 @@ FLAPS_MIN = 2
 
 
 class Flap(NodeFault):
-    """Let the links of some nodes be down and up in turns, each for a moment."""
+    """Take the links of some nodes down and up again, in quick succession."""
 
     name = "flap"
     family = capabilities.NETWORK
@@ -362,7 +362,7 @@ def _judge_delay(shape: LinkShape, did: Json) -> tuple[bool, str]:
 
 DELAY = LinkFault(
     name="delay",
-    summary="Let what flows between nodes be late, with or without jitter.",
+    summary="Delay packets between nodes, with or without jitter.",
     needs=frozenset({Capability.DELAY}),
     draw_shape=_draw_delay,
     phrase=_phrase_delay,
@@ -387,7 +387,7 @@ def _phrase_loss(shape: LinkShape) -> str:
 
 LOSS = LinkFault(
     name="loss",
-    summary="Lose some of the packets between nodes.",
+    summary="Drop some packets between nodes.",
     needs=frozenset({Capability.LOSS}),
     draw_shape=_draw_loss,
     phrase=_phrase_loss,
@@ -420,7 +420,7 @@ def _phrase_slow_link(shape: LinkShape) -> str:
 
 SLOW_LINK = LinkFault(
     name="slow-link",
-    summary="Let links between nodes take only some kilobytes a second.",
+    summary="Limit links between nodes to some kilobytes per second.",
     needs=frozenset({Capability.RATE}),
     draw_shape=_draw_slow_link,
     phrase=_phrase_slow_link,
@@ -450,7 +450,7 @@ def _phrase_reset(shape: LinkShape) -> str:
 
 RESET = LinkFault(
     name="reset",
-    summary="Reset the connections between nodes, again and again.",
+    summary="Reset the connections between nodes repeatedly.",
     needs=frozenset({Capability.RESET}),
     draw_shape=_draw_reset,
     phrase=_phrase_reset,
@@ -484,7 +484,7 @@ def _judge_half_open(_shape: LinkShape, did: Json) -> tuple[bool, str]:
 
 HALF_OPEN = LinkFault(
     name="half-open",
-    summary="End one side of connections between nodes, and do not tell the other.",
+    summary="Close one side of connections between nodes without the other side noticing.",
     needs=frozenset({Capability.HALF_OPEN}),
     draw_shape=_draw_half_open,
     phrase=_phrase_half_open,
@@ -510,7 +510,7 @@ def _phrase_duplicate(shape: LinkShape) -> str:
 
 DUPLICATE = LinkFault(
     name="duplicate",
-    summary="Let some of the packets between nodes come twice.",
+    summary="Duplicate some packets between nodes.",
     needs=frozenset({Capability.DUPLICATE}),
     draw_shape=_draw_duplicate,
     phrase=_phrase_duplicate,
@@ -563,7 +563,7 @@ def _phrase_corrupt(shape: LinkShape) -> str:
 
 CORRUPT = LinkFault(
     name="corrupt",
-    summary="Change a bit in some of the packets between nodes.",
+    summary="Flip a bit in some packets between nodes.",
     needs=frozenset({Capability.CORRUPT}),
     draw_shape=_draw_corrupt,
     phrase=_phrase_corrupt,

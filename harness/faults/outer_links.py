@@ -106,7 +106,7 @@ class OuterLinks(NodeFault):
 
 
 class NameServerLinks(OuterLinks):
-    """Cut, reset, slow or half-open links to the name servers; of the leader, one node or all.
+    """Cut, reset, slow down or half-open the links of the leader, one node or all to name servers.
 
     A broker's registration arrives late, or only after another leader was elected; or its
     connection ends, and the name server notices long after the broker has come back. Clients always
@@ -151,7 +151,7 @@ OF_PACKETS: Final[Sequence[Json | None]] = (
 
 
 class ClientLinks(OuterLinks):
-    """Break the connections of clients to the leader, one node or all; world sim also cuts, delays.
+    """Reset client connections to the leader, one node or all; in world sim also cut or delay them.
 
     Requests and answers are lost in flight and clients connect anew, while the group itself is
     undisturbed and its leader stays. In real time the clients' own sockets are shut down (a node

@@ -38,7 +38,7 @@ from shaketable.harness.faults.victims import (
 
 
 class Kill(NodeFault):
-    """Kill node processes (SIGKILL), start them again: the leader, one, a minority, all, named."""
+    """Kill nodes (SIGKILL) and restart them: the leader, one, a minority, all, or named nodes."""
 
     name = "kill"
     family = capabilities.PROCESS
@@ -75,7 +75,7 @@ KILL = Kill()
 
 
 class Pause(NodeFault):
-    """Stop node processes (SIGSTOP) for a while: the leader, one or a minority."""
+    """Pause nodes (SIGSTOP) for a while: the leader, one or a minority."""
 
     name = "pause"
     family = capabilities.PROCESS
@@ -134,7 +134,7 @@ CRASHES_MIN = 2
 
 
 class CrashLoop(NodeFault):
-    """Kill nodes again and again (SIGKILL), each time 0.05 to 1.2 s after their start."""
+    """Kill nodes (SIGKILL) again and again, 0.05 to 1.2 s after each start."""
 
     name = "crash-loop"
     family = capabilities.PROCESS
@@ -206,7 +206,7 @@ READY_TIMEOUT_S = 10.0
 
 
 class RollingRestart:
-    """Restart all nodes one after the other, each in good order (SIGTERM), leader last or not."""
+    """Restart all nodes gracefully (SIGTERM), one after the other, the leader last or not."""
 
     name = "rolling-restart"
     family = capabilities.PROCESS
@@ -298,7 +298,7 @@ ASK_AGAIN_AFTER_S = 0.2
 
 
 class Transfer:
-    """Ask the leader to hand leadership to another node, drawn at random."""
+    """Ask the leader to transfer leadership to a random node."""
 
     name = "transfer"
     family = capabilities.PROCESS

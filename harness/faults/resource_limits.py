@@ -149,7 +149,7 @@ def _judge_cpu(resources: Resources, did: Json) -> str | None:
 
 CPU = ResourceFault(
     name="cpu",
-    summary="Let nodes run for 5 to 40 % of the time only, in slices of 20 to 400 ms.",
+    summary="Throttle nodes to 5 to 40 % of CPU time, in slices of 20 to 400 ms.",
     needs=frozenset({Capability.CPU}),
     draw_limits=_draw_cpu,
     phrase=_phrase_cpu,
@@ -196,7 +196,7 @@ def _judge_memory(resources: Resources, did: Json) -> str | None:
 
 MEMORY = ResourceFault(
     name="memory",
-    summary="Let nodes have 0 or 1 MiB more memory than they have now (RLIMIT_AS).",
+    summary="Let nodes allocate at most 1 MiB more memory, or none (RLIMIT_AS).",
     needs=frozenset({Capability.MEMORY}),
     draw_limits=_draw_memory,
     phrase=_phrase_memory,
@@ -240,7 +240,7 @@ def _judge_descriptors(resources: Resources, did: Json) -> str | None:
 
 DESCRIPTORS = ResourceFault(
     name="descriptors",
-    summary="Let nodes open 0 to 3 more files and connections than they have (RLIMIT_NOFILE).",
+    summary="Let nodes open at most 0 to 3 more files and connections (RLIMIT_NOFILE).",
     needs=frozenset({Capability.DESCRIPTORS}),
     draw_limits=_draw_descriptors,
     phrase=_phrase_descriptors,

@@ -11,7 +11,7 @@ from shaketable.harness.targets.master_slave_brokers import (
 
 
 class AsyncReplication(MasterSlaveTarget):
-    """Masters whose slaves copy from them a little later."""
+    """Masters that replicate to their slaves asynchronously."""
 
 
 PLUGIN = AsyncReplication(

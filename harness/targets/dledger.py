@@ -331,7 +331,7 @@ def _newest(data: bytes) -> tuple[int, int, int]:
 
 
 class DLedgerTarget:
-    """Three or more `python -m shaketable.system.node` processes that keep one replicated log."""
+    """A group of three or more brokers on a replicated commit log (DLedger, Raft)."""
 
     name = "dledger"
     client_type = DLedgerClient

@@ -11,7 +11,7 @@ from shaketable.harness.targets.master_slave_brokers import (
 
 
 class MultiMaster(MasterSlaveTarget):
-    """Brokers that are all masters, each with queues of its own."""
+    """Brokers that are all masters, each with its own queues; no replication."""
 
 
 PLUGIN = MultiMaster(

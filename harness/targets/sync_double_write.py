@@ -11,7 +11,7 @@ from shaketable.harness.targets.master_slave_brokers import (
 
 
 class SyncDoubleWrite(MasterSlaveTarget):
-    """Masters that wait for a slave before they acknowledge."""
+    """Masters that acknowledge a message once a slave has it."""
 
 
 PLUGIN = SyncDoubleWrite(

@@ -70,14 +70,14 @@ class CalibrateOptions:
     """Who is hunted, how, and what it may cost.
 
     Attributes:
-        mutant: Hunt these planted bugs alone.
-        family: Hunt these families alone; see ./shaketable list bugs.
+        mutant: Hunt only these planted bugs.
+        family: Hunt only bugs of these families; see ./shaketable list bugs.
         by: By these methods: default, default-sim, sim, family.
-        repeats: How often each bug is hunted by each method.
-        runs: Campaigns that a hunt may take.
-        virtual_time: Virtual seconds that a hunt may take in each simulated world.
+        repeats: How often each method hunts each bug.
+        runs: Most campaigns of a hunt.
+        virtual_time: Most virtual seconds of a hunt in each simulated world.
         clean: Runs of the correct system, by each method, on each target.
-        seed: What all seeds are drawn from; default: a fresh one, which is printed.
+        seed: Seed of all random choices; default: a fresh one, which is printed.
     """
 
     mutant: Annotated[
@@ -130,26 +130,26 @@ def calibrate(
     resume: Annotated[Path | None, Parameter(metavar="FOLDER", show_default=False)] = None,
     store: Annotated[Path, Parameter(metavar="FOLDER")] = Path("store"),
 ) -> int:
-    """Hunt the planted bugs and run the correct system: what is found, what is missed.
+    """Hunt the planted bugs, and run the correct system: what is found, what is missed?
 
     Each bug is hunted by the default campaign (up to --runs of them), by the simulated worlds (10
-    minutes of their own time in each) and by the campaign of its family. The scorecard is printed,
-    and kept as JSON and as a page. What was interrupted goes on with --resume.
+    virtual minutes in each) and by the campaign of its family. The scorecard is printed,
+    and kept as JSON and as a page. --resume continues an interrupted calibration.
 
     For example:
     ./shaketable calibrate --mutant ack-before-quorum --repeats 1
     ./shaketable calibrate --family storage --by sim
     ./shaketable calibrate --jobs 2
 
-    Exit codes: 0 enough bugs were found and no correct system was accused, 1 not so, 254 bad
+    Exit codes: 0 enough bugs were found and no correct system was accused, 1 otherwise, 254 bad
     usage, 255 the harness failed.
 
     Args:
         options: Who is hunted, and how.
         jobs: Hunts at once.
-        require: Which share of the bugs must be found by at least one method.
-        resume: Go on with a calibration that was interrupted; give its folder.
-        store: Where its folder is made.
+        require: Share of the bugs that at least one method must find.
+        resume: Folder of an interrupted calibration to continue.
+        store: Where to create its folder.
     """
     _check_number("--jobs", jobs, 1, JOBS_MAX)
     if not 0 <= require <= 1:

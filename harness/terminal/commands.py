@@ -25,8 +25,8 @@ promises.
 Start with:
 ./shaketable run
 
-It runs three brokers here for about a minute while they are killed, paused and cut off from
-each other, checks everything that their clients saw, and writes a report.
+It runs three brokers on this machine for about a minute while they are killed, paused and cut off
+from each other, checks everything that their clients saw, and writes a report.
 
 Exit codes: 0 valid, 1 invalid, 2 unknown, 254 bad usage, 255 the harness failed."""
 HELP_IN_A_CHECKOUT: Final = f"""{HELP}
@@ -110,7 +110,7 @@ COMMANDS: Final = (
         "run",
         "run:run",
         "[CAMPAIGN.toml] [OPTIONS]",
-        "Run a campaign: start a group, shake it, heal it, check what its clients saw, report.",
+        "Run a campaign: start a group, inject faults, heal it, check what clients saw, report.",
     ),
     Command(
         "analyze",
@@ -122,37 +122,37 @@ COMMANDS: Final = (
         "report",
         "run:report",
         "RUN",
-        "Write the report of a stored run again, from the verdicts that it has.",
+        "Write a stored run's report again, from its verdicts.",
     ),
     Command(
         "list",
         "listing:list_",
         "[KIND]",
-        "List what there is: targets, faults, scenarios, workloads, ...; or the planted bugs.",
+        "List targets, faults, scenarios, workloads, checkers, ... or the planted bugs.",
     ),
     Command(
         "new",
         "targets:new",
         "target NAME [OPTIONS]",
-        "Write what your own target begins with: its table in shaketable.toml, a client, a test.",
+        "Create the files of a target of your own: a table in shaketable.toml, a client, a test.",
     ),
     Command(
         "install",
         "targets:install",
         "[TARGET[@VERSION]...] [OPTIONS]",
-        "Install targets that are not ours into a cache, or list them.",
+        "Install third-party targets into a cache, or list them.",
     ),
     Command(
         "museum",
         "museum:museum",
         "[NAME...] [OPTIONS]",
-        "Show published bugs of real systems again, or list them.",
+        "Reproduce published bugs of real systems, or list them.",
     ),
     Command(
         "crash-points",
         "crash_points:crash_points",
         "[OPTIONS]",
-        "Lose power at each write, fsync, rename, ... of a node in turn: does a group survive it?",
+        "Cut the power at each write, fsync, rename, ... of a node: does the group survive?",
     ),
     Command(
         "check",
@@ -165,19 +165,19 @@ COMMANDS: Final = (
         "watch",
         "histories.watch:watch",
         "FILE --model NAME [OPTIONS]",
-        "Check a history while another program appends to it; tell the first violation at once.",
+        "Check a history while another program appends to it; report the first violation at once.",
     ),
     Command(
         "gate",
         "gate:gate",
         "RUN... [OPTIONS]",
-        "Tell CI whether stored runs are good enough: an exit code by a policy.",
+        "Gate CI on stored runs: a policy decides the exit code.",
     ),
     Command(
         "compare",
         "compare:compare",
         "A B [OPTIONS]",
-        "Put two runs side by side: what got worse from A to B, by how much, and how sure that is.",
+        "Compare two runs: what got worse from A to B, by how much, and how sure is that?",
     ),
     Command(
         "serve",
@@ -189,37 +189,37 @@ COMMANDS: Final = (
         "calibrate",
         "calibrate:calibrate",
         "[OPTIONS]",
-        "Hunt the planted bugs and run the correct system: what is found, what is missed.",
+        "Hunt the planted bugs, and run the correct system: what is found, what is missed?",
     ),
     Command(
         "matrix",
         "matrix:matrix",
         "[FILE.toml] [OPTIONS]",
-        "Run a campaign for each cell of a matrix: targets, workloads, faults, worlds, seeds.",
+        "Run a campaign for each cell of a matrix of targets, workloads, faults, worlds, seeds.",
     ),
     Command(
         "doctor",
         "doctor:doctor",
         "[--json]",
-        "Try every fault on every world here, by doing it, and say what works.",
+        "Try every fault in every world on this machine, and say what works.",
     ),
     Command(
         "heal",
         "heal:heal",
         "[STORE|RUN]",
-        "Undo what a run left whose harness was killed.",
+        "Undo what a killed harness left behind.",
     ),
     Command(
         "completion",
         "completion:completion",
         "[bash|zsh|fish] [--install]",
-        "Print what makes a shell complete commands, options and names; or install it.",
+        "Print or install completion of commands, options and names for your shell.",
     ),
     Command(
         "up",
         "up:up",
         "[OPTIONS]",
-        "Start brokers and name servers here to play with; Ctrl-C stops all of them.",
+        "Start brokers and name servers on this machine to try out; Ctrl-C stops all of them.",
     ),
     Command(
         "simulate",
@@ -231,13 +231,13 @@ COMMANDS: Final = (
         "replay",
         "simulations.simulation:replay",
         "SEED|FILE [OPTIONS]",
-        "Run a seed again step by step, or what a real node recorded, with the nodes' states.",
+        "Replay a seed, or a recording of a real node, step by step with the nodes' states.",
     ),
     Command(
         "shrink",
         "simulations.simulation:shrink",
         "[SEED|FILE] [OPTIONS]",
-        "Make a failing run small, and tell its story: what was promised, and how it was broken.",
+        "Minimise a failing run, and tell its story: what was promised, and how it was broken.",
     ),
 )
 

@@ -36,11 +36,11 @@ def compare(
     html: Annotated[Path | None, Parameter(metavar="FILE", show_default=False)] = None,
     json: Annotated[bool, Parameter(negative="", show_default=False)] = False,
 ) -> int:
-    """Put two runs side by side: what got worse from A to B, by how much, and how sure that is.
+    """Compare two runs: what got worse from A to B, by how much, and how sure is that?
 
-    Calm time is compared with calm time, and time under a fault with time under the same fault.
-    Only what is both large and sure is said to differ (docs/store.md). Exit codes: 0 nothing got
-    worse, 1 something did, 2 too little was measured to tell.
+    Time without faults is compared with time without faults, and time under a fault with time under
+    the same fault. A difference is reported only if it is large and significant (docs/store.md).
+    Exit codes: 0 nothing got worse, 1 something did, 2 too little was measured to tell.
 
     For example:
     ./shaketable compare store/quick/20261122T101500.000Z store/latest

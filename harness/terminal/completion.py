@@ -35,7 +35,7 @@ def completion(
     *,
     install: Annotated[bool, Parameter(negative="", show_default=False)] = False,
 ) -> int:
-    """Print what makes a shell complete commands, options and names; or install it.
+    """Print or install completion of commands, options and names for your shell.
 
     For example:
     ./shaketable completion --install

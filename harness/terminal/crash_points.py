@@ -63,14 +63,14 @@ CODES: Final = {
 
 
 def crash_points(*, options: CrashPointOptions | None = None) -> int:
-    """Lose power at each write, fsync, rename, ... of a node in turn: does a group survive it?
+    """Cut the power at each write, fsync, rename, ... of a node: does the group survive?
 
-    A short workload runs on empty disks, again and again. Each time power is lost at another call
-    of a node to its disk, and with it all that was not synced. Then the nodes start again, clients
-    read what is left, and what they saw is judged. Works for every target with a disk that can lose
+    A short workload runs on empty disks, again and again. Each time, the power is cut at another
+    disk call of a node, and unsynced writes are lost. Then the nodes restart, clients read what is
+    left, and what they saw is checked. Works for every target with a disk that can lose
     power; no other fault is injected.
 
-    A point has a name, as fsync:17, for the seventeenth fsync of the node since its first start.
+    Points have names: fsync:17 is the node's seventeenth fsync since its first start.
 
     Exit codes: 0 all valid; 1 a promise was broken; 2 unknown, or a node does not come back; 254
     bad usage; 255 the harness failed.
@@ -113,22 +113,22 @@ class CrashPointOptions:
 
     Attributes:
         target: System under test (`list targets`).
-        option: Options of the target's own (docs/targets.md), as journal=off,version=0.3.16.
+        option: The target's own options (docs/targets.md), such as journal=off,version=0.3.16.
         nodes: Size of the group.
-        workload: What clients do (`list workloads`); "default": what the target is for, of our own
-            groups `log`.
-        mutant: Planted bug to run the target with, to see it found.
-        promise: Target to whose promises this one is held beside its own, as etcd.
-        victims: Nodes that lose power: all, leader, one (that which makes the call), or n1.
+        workload: What clients do (`list workloads`); default: the target's own workload, `log` for
+            our own groups.
+        mutant: Planted bug to run the target with (`list mutants`).
+        promise: Another target whose promises are checked as well, such as etcd.
+        victims: Nodes that lose power: all, leader, one (the node that makes the call), or n1.
         calls: Kinds of calls: write, truncate, fallocate, fsync, fsync-dir, create, mkdir, rename,
             link, symlink, mknod, unlink, rmdir; or all.
-        points: How many points to try; spread over the calls if there are more calls.
-        point: Try these points alone, as fsync:17,rename:1.
-        operations: How many operations the workload has.
-        concurrency: Clients in all: 4, or 3n for three times the nodes.
-        groups: Groups that are tried beside each other.
-        seed: What everything is drawn from; printed, so that points can be repeated.
-        store: Where the page is written, and runs are kept that leave the system broken.
+        points: Number of points; they are spread over the calls if there are more calls.
+        point: Try only these points, such as fsync:17,rename:1.
+        operations: Number of operations of the workload.
+        concurrency: Number of clients: 4, or 3n for three times the nodes.
+        groups: Number of groups at once.
+        seed: Seed of all random choices; it is printed, so that points can be repeated.
+        store: Where to write the page, and to keep the runs that leave the system broken.
     """
 
     target: Annotated[str, Parameter(metavar="NAME", completer=completion.one_of("targets"))] = (

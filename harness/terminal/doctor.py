@@ -46,13 +46,12 @@ def doctor(
     ] = (),
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> int:
-    """Try every fault on every world here, by doing it, and say what works.
+    """Try every fault in every world on this machine, and say what works.
 
-    Starts a group with clients on each world, does each fault to it and measures what came of
-    that, as in a campaign: "works" says that it was done just now, and took effect. What does not
-    work is shown with the reason. Takes about a minute; nothing is left. Faults that are found by
-    entry points are tried, too. With --target it is your own system's group, on its own hosts if
-    shaketable.toml has some.
+    Starts a group with clients in each world, injects each fault and measures its effect, as in a
+    campaign. "works" means that it was done just now and took effect; otherwise the reason is
+    shown. Takes about a minute, and leaves nothing behind. Faults from entry points are tried too.
+    With --target it is your own system's group, on its hosts if shaketable.toml names some.
 
     Exit code 0: the default campaign can run, and each of its faults works; 2: it can run, but a
     fault of it has no effect, or fails; 255: it cannot run.

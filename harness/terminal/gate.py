@@ -46,7 +46,7 @@ RUNS_MAX: Final = 20
 
 
 def gate(*runs: Annotated[Path, Parameter(name="RUN")], options: GateOptions | None = None) -> int:
-    """Tell CI whether stored runs are good enough: an exit code by a policy.
+    """Gate CI on stored runs: a policy decides the exit code.
 
     RUN is the folder of a run or of a matrix, or a file of `check --json` or `simulate --table
     --json`. An invalid run always fails, and so do unknown and vacuous unless a policy allows

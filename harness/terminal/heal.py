@@ -31,17 +31,16 @@ def heal(
     *,
     forget: Annotated[list[int] | None, Parameter(name="--forget", negative=())] = None,
 ) -> int:
-    """Undo what a run left whose harness was killed.
+    """Undo what a killed harness left behind.
 
-    Ends its processes, stopped ones too, undoes the faults that its ledger (faults.jsonl) has
-    open, takes back what its nodes were ordered, and removes scratch folders of killed processes.
-    A run whose harness lives is not touched, nor is anything that is not a run's. The next run
-    in the same store does all this by itself.
+    Ends its processes, including stopped ones, undoes the open faults of its ledger (faults.jsonl),
+    takes back orders to its nodes, and removes scratch folders of killed processes. Runs whose
+    harness is alive are left alone. The next run in the same store does all this by itself.
 
-    A fault that a plug-in was killed in, and that gave no undo ahead, stays in the list until you
-    have looked after it and say so: --forget with its number.
+    A fault of a plug-in that recorded no undo before it was killed stays in the list until you have
+    undone it by hand and pass its number with --forget.
 
-    Exit code 0: nothing is left; 255: something could not be undone.
+    Exit codes: 0 nothing is left behind; 255 something could not be undone.
 
     For example:
     ./shaketable heal
@@ -50,7 +49,7 @@ def heal(
 
     Args:
         where: A store, of which all runs are healed, or the folder of one run.
-        forget: The number of a fault of that one run that was looked after by hand.
+        forget: Number of a fault of that run that you have undone by hand.
     """
     healed = _heal(where, forget or ())
     print_healed(healed)

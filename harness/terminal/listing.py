@@ -35,13 +35,13 @@ def list_(
     ] = None,
     /,
 ) -> int:
-    """List what there is: targets, faults, scenarios, workloads, ...; or the planted bugs.
+    """List targets, faults, scenarios, workloads, checkers, ... or the planted bugs.
 
     Example: ./shaketable list faults
 
     Args:
-        kind: One kind of them; default: all but bugs. "bugs", or "mutants", says of each planted
-            bug of which family and targets it is, and after which real one it is modelled.
+        kind: What to list; default: all but bugs. "bugs" (or "mutants") lists each planted bug with
+            its family, its targets and the real bug that it is modelled on.
     """
     if kind in ("bugs", "mutants"):
         _list_bugs()
@@ -65,7 +65,7 @@ def _plugin_rows(kind: str) -> list[tuple[str, str]]:
 
 def _scenario_rows() -> list[tuple[str, str]]:
     return [
-        (name, f"{scenario.summary} Made of {', '.join(sorted(scenario.faults))}.")
+        (name, f"{scenario.summary} Faults: {', '.join(sorted(scenario.faults))}.")
         for name, scenario in SCENARIOS.items()
     ]
 

@@ -54,10 +54,10 @@ def matrix(
     again: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     store: Annotated[Path, Parameter(metavar="FOLDER")] = Path("store"),
 ) -> int:
-    """Run a campaign for each cell of a matrix: targets, workloads, faults, worlds, seeds.
+    """Run a campaign for each cell of a matrix of targets, workloads, faults, worlds, seeds.
 
-    Ends with a table of all cells, and the worst of their exit codes. Ctrl-C ends it in good
-    order; `--resume` goes on with the cells that are not done.
+    Ends with a table of all cells, and the worst of their exit codes. Ctrl-C ends it cleanly;
+    `--resume` continues with the cells that are left.
 
     For example:
     ./shaketable matrix every-fault --jobs 2
@@ -66,9 +66,9 @@ def matrix(
     Args:
         file: A matrix file, or the name of a built-in one (docs/campaigns.md).
         jobs: Runs at once; each takes about a core.
-        resume: Go on with a matrix that was begun; give its folder in place of a file.
-        again: Run once more what ended as not valid; both results are kept.
-        store: Where its folder is made.
+        resume: Folder of an interrupted matrix to continue, instead of a file.
+        again: Run cells that were not valid once more; both results are kept.
+        store: Where to create its folder.
     """
     if (file is None) == (resume is None):
         raise UsageError("matrix: give a matrix file, or --resume and the folder of one, not both")

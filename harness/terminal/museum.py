@@ -39,14 +39,14 @@ def museum(
     seed: Annotated[int | None, Parameter(metavar="N", show_default=False)] = None,
     store: Annotated[Path, Parameter(metavar="FOLDER")] = Path("store"),
 ) -> int:
-    """Show published bugs of real systems again, or list them.
+    """Reproduce published bugs of real systems, or list them.
 
-    Each bug has a campaign that looks for it, with a new seed each time, until it is seen. Then the
-    same campaign runs without the bug: with the version or the setting that fixes it. Programs that
-    are missing are installed (see ./shaketable install).
+    Each bug has a campaign that looks for it, with a new seed each time, until it is found. Then
+    the same campaign runs with the version or the setting that fixes the bug. Programs that are
+    missing are installed (see ./shaketable install).
 
-    Exit codes: 0 all bugs were found, and nothing without them; 1 not so; 254 bad usage; 255 the
-    harness failed.
+    Exit codes: 0 all bugs were found, and the fixed systems were valid; 1 otherwise; 254 bad usage;
+    255 the harness failed.
 
     For example:
     ./shaketable museum
@@ -54,11 +54,11 @@ def museum(
     ./shaketable museum --all --fixed 3
 
     Args:
-        names: Which bugs. Default: list what there is.
+        names: Which bugs; default: list them.
         all_: All bugs.
         tries: How many campaigns may look for a bug; default: as many as are known to suffice.
-        fixed: How many campaigns run without the bug.
-        seed: What the first campaign's seed is; default: a fresh one, which is printed.
+        fixed: Number of campaigns with the fix.
+        seed: Seed of the first campaign; default: a fresh one, which is printed.
         store: Where the runs and the page are kept.
     """
     there = published_bugs()

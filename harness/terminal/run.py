@@ -44,11 +44,11 @@ def run(
     *,
     options: RunOptions | None = None,
 ) -> int:
-    """Run a campaign: start a group, shake it, heal it, check what its clients saw, report.
+    """Run a campaign: start a group, inject faults, heal it, check what clients saw, report.
 
     Without a campaign file: the built-in one, a 3-node DLedger group for about a minute.
-    An option wins over the campaign file, and that over the defaults. Ctrl-C ends the
-    shaking early, and what was recorded until then is judged; a second one stops at once.
+    Options override the campaign file, which overrides the defaults. Ctrl-C ends the faults early
+    and judges what was recorded; a second one stops at once.
 
     For example:
     ./shaketable run
@@ -115,9 +115,9 @@ def analyze(
 
     Args:
         run: Folder of a run.
-        promise: Hold it to what that target promises as well; kept in its campaign.toml.
+        promise: Check that target's promises as well; recorded in campaign.toml.
         engine: The Spark pipeline, or the same checks in one process, without Java.
-        spark_master: Spark that checks the history; default: the one of the campaign.
+        spark_master: Spark that checks the history; default: the campaign's.
         spark_remote: Spark Connect server that checks it instead: sc://HOST:PORT.
     """
     campaigns.require_remote(spark_remote)
@@ -135,7 +135,7 @@ def analyze(
 
 
 def report(run: Annotated[Path, Parameter(name="RUN")], /) -> int:
-    """Write the report of a stored run again, from the verdicts that it has.
+    """Write a stored run's report again, from its verdicts.
 
     Example: ./shaketable report store/latest
 
@@ -157,7 +157,7 @@ def report(run: Annotated[Path, Parameter(name="RUN")], /) -> int:
 #
 # Source: jepsen.cli (names of the options); DESIGN.md section 3.
 
-SHAKING: Final = Group("What to shake and how", sort_key=1)
+SHAKING: Final = Group("What to test, under which faults", sort_key=1)
 CLIENTS: Final = Group("What clients do", sort_key=2)
 RUNS: Final = Group("Runs", sort_key=3)
 GROUP: Final = Group("Fine tuning", sort_key=4)
@@ -194,40 +194,41 @@ class RunOptions:
 
     Attributes:
         target: System under test (`list targets`).
-        option: Options of the target's own (docs/targets.md), as journal=off,version=0.3.16.
-        nodes: Size of the group; the nodes are n0, n1, ... 0: two to seven, as the seed says.
+        option: The target's own options (docs/targets.md), such as journal=off,version=0.3.16.
+        nodes: Size of the group, nodes n0, n1, ...; 0: two to seven, chosen by the seed.
         faults: Comma-separated faults (`list faults`); none; all; default: those of the target.
-        scenarios: Comma-separated sequences of faults (`list scenarios`) to draw beside them, none,
-            or all that can be made of these faults.
+        scenarios: Comma-separated sequences of faults (`list scenarios`) to use as well; none; all
+            that consist of these faults.
         victims: Nodes that faults strike: leader, followers, one, minority, majority, all, n1 ...
         nemesis_schedule: How faults follow each other: random, periodic or sequence (as named).
-        faults_at_once: Lanes of faults, each as if it were alone.
-        budget: What faults may take out of the group together: quorum (one is left), or none.
+        faults_at_once: How many faults may be active at once, each in a lane of its own.
+        budget: Limit on what faults may take down together: quorum (a quorum is left), or none.
         nemesis_interval: Mean quiet time between the end of a fault and the next, in seconds.
-        fault_duration_min: Shortest time that a fault holds, in seconds.
-        fault_duration_max: Longest time that a fault holds, in seconds.
-        time_limit: How long clients work, in seconds, without setup, heal, drain and check.
+        fault_duration_min: Shortest duration of a fault, in seconds.
+        fault_duration_max: Longest duration of a fault, in seconds.
+        time_limit: How long clients work, in seconds; setup, heal, drain and check come on top.
         steady: How much of that passes before the first fault, in seconds.
-        mutant: Planted bug to run the target with, to see it found.
-        promise: Target to whose promises this one is held beside its own, as dledger.
-        world: Where the group runs: process, as processes of this machine; netns, each of them in
-            a network namespace of its own; sim, simulated; existing, a group that runs already;
-            hosts, on other machines, by OpenSSH.
-        workload: What clients do (`list workloads`); "default": what the target is for.
+        mutant: Planted bug to run the target with (`list mutants`).
+        promise: Another target whose promises are checked as well, such as dledger.
+        world: Where the group runs: process (on this machine), netns (each node in its own network
+            namespace), sim (simulated), existing (a running group), hosts (other machines, by
+            OpenSSH).
+        workload: What clients do (`list workloads`); default: the target's own workload.
         queues: Queues that the workload uses.
-        key_skew: How hot the first queues are: 0, all alike; 1, the n-th is used 1/n as often.
-        clients_per_key: Clients that use a queue: groups share the queues out; 0, all use all.
-        concurrency: Clients in all: 10, or 3n for three times the nodes.
+        key_skew: Skew of the queues' use: 0, all alike; 1, the n-th queue is used 1/n as often.
+        clients_per_key: How many clients use each queue; 0: all clients use all queues.
+        concurrency: Number of clients: 10, or 3n for three times the nodes.
         workers: Processes that the clients are spread over.
-        rate: Operations a second, all clients together; 0: as fast as they can.
+        rate: Operations per second of all clients together; 0: as fast as possible.
         think_time: Mean pause of each client between two operations, in seconds.
         op_timeout: After this many seconds without an answer an operation's outcome is unknown.
-        seed: What everything is drawn from; printed, so that a run can be repeated.
-        test_count: Campaigns to run, each with a seed of its own; stops at the first not valid.
-        online: Judge operations while the campaign runs, and tell the first violation at once; what
-            can only be judged at the end is named.
-        stop_at_first_violation: End the shaking at the first violation that is told while it runs,
-            or rule that a node or client breaks; heal, and judge; --online is not needed then.
+        seed: Seed of all random choices; it is printed, so that the run can be repeated.
+        test_count: Number of campaigns, each with its own seed; stops at the first that is not
+            valid.
+        online: Check operations while the campaign runs, and report the first violation at once;
+            what can only be checked at the end is listed.
+        stop_at_first_violation: End the faults at the first violation found while it runs, or rule
+            that a node or client breaks; then heal and check. Implies --online.
         name: Folder under the store.
         store: Where runs are kept.
         engine: spark, or local: the same checks in one process, without Java.
@@ -236,11 +237,11 @@ class RunOptions:
         base_port: First of the loopback ports to use, instead of free ones.
         disk: How nodes write: real, or volatile, where a kill loses what was not synced.
         ack: What an acknowledgement means: fsync, or page-cache.
-        leases_ms: Leases for reads at the leader, which trust clocks, in milliseconds; 0: none.
-        record: What nodes record of themselves: none, or inputs, for `replay`.
-        limits: How many topics and members of a group a broker keeps: usual, or low.
-        data_file_size: Bytes in a file of the log; small, so that a short run crosses many ends.
-        index_file_size: Bytes in a file of the log's index.
+        leases_ms: Duration of read leases, which trust clocks, in milliseconds; 0: no leases.
+        record: What nodes record: none, or inputs (for `replay`).
+        limits: A broker's limits on topics and members of a group: usual, or low.
+        data_file_size: Size of a log file, in bytes; small, so that a short run fills many.
+        index_file_size: Size of a file of the log's index, in bytes.
     """
 
     target: Annotated[str | None, _option("target", SHAKING, "NAME")] = None

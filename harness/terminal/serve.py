@@ -35,8 +35,8 @@ def serve(
     ./shaketable serve --store store --port 0
 
     Args:
-        store: Where the runs are.
-        port: Where it listens; 0 takes a free one.
+        store: Folder of the runs.
+        port: Port to listen on; 0: a free one.
     """
     from shaketable.harness.serving.server import StoreServer  # noqa: PLC0415 - only where one is served
 

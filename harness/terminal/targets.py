@@ -33,11 +33,11 @@ def new(
     operations: Literal["register", "read-write-register", "log", "set", "counter"] | None = None,
     leader: str | None = None,
 ) -> int:
-    """Write what your own target begins with: its table in shaketable.toml, a client, a test.
+    """Create the files of a target of your own: a table in shaketable.toml, a client, a test.
 
     Example: ./shaketable new target kvs --operations register
 
-    In a terminal it asks for what is not given.
+    In a terminal it asks for what is missing.
 
     Args:
         kind: "target".
@@ -45,7 +45,7 @@ def new(
         start: Command that starts one node in the foreground, with placeholders such as {id},
             {client}, {peer}, {members} and {data} (docs/your-own-system.md).
         operations: What clients do with a key. [register]
-        leader: URL where a node says in JSON who leads, if there is one.
+        leader: URL at which a node reports the leader as JSON, if there is one.
     """
     if not NAME.fullmatch(name):
         raise UsageError(f"{name!r} is no name of a target: use small letters, digits, hyphens")
@@ -97,11 +97,11 @@ def install(
     *targets: Annotated[str, Parameter(name="TARGET[@VERSION]")],
     cache: Annotated[Path | None, Parameter(metavar="FOLDER", show_default=False)] = None,
 ) -> int:
-    """Install targets that are not ours into a cache, or list them.
+    """Install third-party targets into a cache, or list them.
 
-    A program comes from its registry (PyPI, Debian, Go modules) and has to have the checksum that
-    is pinned for its version. Nothing is installed into the system, and what is interrupted leaves
-    nothing. What is there is not installed again. `run` looks for it in SHAKETABLE_CACHE.
+    Programs come from their registries (PyPI, Debian, Go modules) and must match the checksum that
+    is pinned for their version. Nothing is installed into the system, an interrupted installation
+    leaves nothing behind, and what is already there is kept. `run` looks in SHAKETABLE_CACHE.
 
     Exit code 0: it is installed; 254: there is no such target or version; 255: a tool is missing,
     a checksum is wrong, or a download failed.
@@ -112,8 +112,9 @@ def install(
     ./shaketable install pysyncobj@0.3.16 --cache /var/tmp/targets
 
     Args:
-        targets: What to install, in its first version or another. Default: list what there is.
-        cache: Where to, if not into SHAKETABLE_CACHE, or shaketable in the user's cache.
+        targets: What to install; without a version, the target's default one. Without a target:
+            list them.
+        cache: Where to install; default: SHAKETABLE_CACHE, else shaketable in the user's cache.
     """
     folder = cache_folder() if cache is None else cache.absolute()
     if not targets:

@@ -58,7 +58,7 @@ def up(
     name_servers: int = 1,
     folder: Annotated[Path | None, Parameter(metavar="PATH", show_default=False)] = None,
 ) -> int:
-    """Start brokers and name servers here to play with; Ctrl-C stops all of them.
+    """Start brokers and name servers on this machine to try out; Ctrl-C stops all of them.
 
     Clients of RocketMQ connect to the name servers that are printed. Everything listens on
     127.0.0.1 alone.
@@ -73,8 +73,8 @@ def up(
             and no replacement.
         nodes: Brokers of each group; dledger: 1, 3, 5 or 7, by default 3; the replicated modes:
             a master and its slaves, 2 to 5, by default 2; multi-master: 1.
-        groups: Groups; topics are spread over all of them. By default 1, of multi-master 2.
-        name_servers: Name servers; any one that lives suffices.
+        groups: Groups, over which topics are spread; default: 1, of multi-master 2.
+        name_servers: Name servers; one that is alive suffices.
         folder: Where files and logs are kept; by default a new folder that is removed again.
     """
     nodes = NODES[mode][0] if nodes is None else nodes

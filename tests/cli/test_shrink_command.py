@@ -258,5 +258,5 @@ def test_help_offers_no_world_whose_runs_cannot_be_shrunk(
 ) -> None:
     assert cli.run(["shrink", "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "--world NAME core, the pure code" in shown
+    assert "--world NAME core (the pure code" in shown
     assert "node the whole node" not in shown

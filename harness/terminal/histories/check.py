@@ -46,7 +46,7 @@ LINE_EVERY_S: Final = 10.0
 STDOUT: Final = "-"
 
 WHAT: Final = Group("What to check it against", sort_key=1)
-SPENDING: Final = Group("What it may spend", sort_key=2)
+SPENDING: Final = Group("Limits", sort_key=2)
 OUTPUT: Final = Group("Where results go", sort_key=3)
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
@@ -72,13 +72,13 @@ class CheckOptions:
     """What the command line says about a check.
 
     Attributes:
-        model: Sequential model (`list models`); default: what the operations tell.
-        initial: First state of each object, as the model takes it, such as 0, [1, 2], held.
+        model: Sequential model (`list models`); default: inferred from the operations.
+        initial: Initial state of each object, in the model's form: 0, [1, 2], held.
         partition_by: key: values are [key value], each key an object; none: all is one object.
         checkers: Comma-separated checkers of anomalies (`list checkers`): alone, or beside a model.
-        against: porcupine: let it judge each object too, and tell where verdicts differ; needs Go.
+        against: porcupine: check each object with it too, and show where verdicts differ; needs Go.
         time_budget: Seconds for each history, 60 by default; what is undecided then is unknown.
-        memory_budget: What the search of one object may hold: 512MB, 2GB.
+        memory_budget: Memory for the search of one object: 512MB, 2GB.
         engine: local, spark, or auto: spark for more than 2 million operations.
         spark_master: Spark that checks: local[*], spark://HOST:PORT, yarn.
         spark_remote: Spark Connect server that checks: sc://HOST:PORT.
@@ -141,8 +141,8 @@ def check(
     """Check recorded histories: did the clients see what a sequential object could have answered?
 
     Reads a run's folder, Parquet, JSON (events or operations), Jepsen's history.edn and console
-    logs, and texts of others (docs/checking.md). Each PATH is a history of its own; the worst
-    verdict is the exit code.
+    logs, and other formats (docs/checking.md). Each PATH is a history of its own; the worst verdict
+    decides the exit code.
 
     For example:
     ./shaketable check history.edn

@@ -52,8 +52,9 @@ class JudgeOptions:
     """Who judges.
 
     Attributes:
-        jobs: Processes that judge, each its keys.
-        spark_master: Judge by Structured Streaming on this Spark (local[*]); checkpoint: a folder.
+        jobs: Processes that check, each its own keys.
+        spark_master: Check with Structured Streaming on this Spark (local[*]); --checkpoint is a
+            folder then.
     """
 
     jobs: Annotated[int, Parameter(metavar="N")] = 1
@@ -88,11 +89,11 @@ def watch(
     html: Annotated[Path | None, Parameter(metavar="FILE", show_default=False)] = None,
     judge: JudgeOptions = ONE_PROCESS,
 ) -> int:
-    """Check a history while another program appends to it; tell the first violation at once.
+    """Check a history while another program appends to it; report the first violation at once.
 
     The history is a file of JSON lines (docs/checking.md), an event each, in the order of their
     times; or a pipe. Memory is bounded. Ctrl-C ends the watch; the verdict is that of `check` on
-    what was there. A key with too many unknown outcomes is unknown.
+    what was read. A key with too many unknown outcomes is unknown.
 
     For example:
     ./shaketable watch history.jsonl --model cas-register --checkpoint watch.state
@@ -101,10 +102,10 @@ def watch(
     Args:
         path: The file; - reads from standard input.
         model: Sequential model of each key.
-        initial: First state of each key, as the model takes it, such as 0.
+        initial: Initial state of each key, in the model's form, such as 0.
         partition_by: key: values are [key value], each key an object; none: as the events say.
-        checkpoint: Keep there what was judged; a watch that was killed goes on from it.
-        until_quiet: End when nothing was appended for so long; by default only Ctrl-C ends it.
+        checkpoint: File that keeps the state: a killed watch continues from it.
+        until_quiet: End after so long without new data; default: only at Ctrl-C.
         html: Write a page there that shows the first violations.
         judge: Who judges.
     """

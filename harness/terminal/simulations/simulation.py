@@ -85,8 +85,8 @@ class WorldOptions:
 
     Attributes:
         world: core is the pure code under an event heap, node the whole node; default: core.
-        mutant: Planted bug to run with, to see it found.
-        time_limit: How long a seed runs, in seconds of its own time.
+        mutant: Planted bug to run with (`list mutants`).
+        time_limit: How long a seed runs, in virtual seconds.
         target: System under test.
     """
 
@@ -119,9 +119,9 @@ class ShrunkWorldOptions(WorldOptions):
     """What is shrunk, whatever its seed.
 
     Attributes:
-        world: core, the pure code under an event heap: runs of other worlds cannot be shrunk.
-        mutant: Planted bug to run with, to see it found.
-        time_limit: How long a seed runs, in seconds of its own time.
+        world: core (the pure code under an event heap); runs of other worlds cannot be shrunk.
+        mutant: Planted bug to run with (`list mutants`).
+        time_limit: How long a seed runs, in virtual seconds.
         target: System under test.
     """
 
@@ -132,16 +132,16 @@ class SeedOptions:
     """Which seeds are run, and what is shown of them.
 
     Attributes:
-        seeds: How many seeds to run.
-        first_seed: The first of them.
+        seeds: Number of seeds.
+        first_seed: The first seed.
         seed: Run this one alone, and show every event.
-        jobs: Processes to use; default: one for each processor.
+        jobs: Number of processes; default: one per processor.
         keep_going: Do not stop at the first violation.
         trace: Where --seed writes its events, instead of the terminal.
         table: Hunt every planted bug, or the one of --mutant, and print after how many seeds it is
             found.
-        hunts: From how many first seeds --table hunts each.
-        json: Where --table writes what it found, too, for `gate`.
+        hunts: From how many different first seeds --table hunts each bug.
+        json: File to which --table also writes its results, for `gate`.
     """
 
     seeds: Annotated[int, _shown("N")] = SEEDS_DEFAULT
@@ -174,7 +174,7 @@ class ShrinkOptions:
     Attributes:
         seconds: How long to look for a smaller run, in real seconds.
         out: Folder for the run and its story; default: one in store/shrunk, or that of FILE.
-        first_seed: Without SEED: where the hunt for a seed that fails begins. [1]
+        first_seed: Without SEED: the first seed to try. [1]
     """
 
     seconds: Annotated[float, _shown("S")] = SHRINK_DEFAULT_S
@@ -197,8 +197,8 @@ def simulate(*, options: SeedOptions | None = None, of_world: WorldOptions | Non
     """Run the system's own code on a simulated clock, network and disk, seed by seed.
 
     A seed decides everything: the group, its faults and operations, every delay. After each
-    event the invariants are checked; the first one broken ends the command with its seed,
-    which draws the same run again, here and elsewhere.
+    event the invariants are checked; the first violation ends the command; its seed gives the same
+    run again, on any machine.
 
     For example:
     ./shaketable simulate --seeds 1000
@@ -241,7 +241,7 @@ def replay(
     to_ms: Annotated[float, _no_default("MS", "--to")] = TIME_MAX_MS,
     of_world: WorldOptions | None = None,
 ) -> int:
-    """Run a seed again step by step, or what a real node recorded, with the nodes' states.
+    """Replay a seed, or a recording of a real node, step by step with the nodes' states.
 
     A file is a schedule that `shrink` has written, or a recording of a node's inputs.
 
@@ -253,7 +253,7 @@ def replay(
 
     Args:
         what: A seed, or a file.
-        from_ms: Show steps from this time of the run on, in milliseconds; default: all.
+        from_ms: Show steps from this time on, in milliseconds of the run; default: all.
         to_ms: Show steps up to this time; default: to the end.
         of_world: In which world.
     """
@@ -277,14 +277,14 @@ def shrink(
     options: ShrinkOptions | None = None,
     of_world: ShrunkWorldOptions | None = None,
 ) -> int:
-    """Make a failing run small, and tell its story: what was promised, and how it was broken.
+    """Minimise a failing run, and tell its story: what was promised, and how it was broken.
 
-    Faults and client operations are left out as long as the same invariant breaks; what is left
-    is often a handful. The story is printed, and written as a page; the small run can be
+    Faults and client operations are removed as long as the same invariant breaks; often only a
+    handful remain. The story is printed, and written as a page; the small run can be
     replayed. Ctrl-C ends the search early and keeps the smallest run found so far.
 
-    With a planted bug and without a seed, a seed that fails is looked for first. A FILE is a
-    run that was shrunk before: the search goes on from there.
+    With a planted bug and no seed, it first looks for a seed that fails. A FILE is a run that was
+    shrunk before: the search continues from there.
 
     For example:
     ./shaketable shrink --mutant ack-before-quorum
