@@ -51,6 +51,10 @@ LOSS_CHECKERS: Final = (
     "unseen",
 )
 """Checkers that find losses."""
+LATE: Final = "unseen"
+"""An acknowledged message was not there yet for a client that looked: a loss, or a stale read."""
+DURABILITY_CHECKERS: Final = ("durability", "final-reads")
+"""Checkers that know of each acknowledged message whether it is there at the end."""
 
 Times = npt.NDArray[np.int64]
 
@@ -101,12 +105,16 @@ def measure_loss(conclusions: Sequence[Conclusion]) -> Measured:
 
     Several checkers judge the same history, so for findings that may be about the same operations
     the largest count is used. It is the whole loss only if the checker looked at every operation.
+    What clients were not shown at first is no loss if all of it is known to be there at the end.
     """
     key = "acknowledged_loss"
     judges = [one for one in conclusions if one.checker in LOSS_CHECKERS]
     able = [one for one in judges if not one.summary.startswith("not judged")]
     unsure = [one.checker for one in able if one.outcome is Outcome.UNKNOWN]
-    found = [_loss(conclusions, kinds) for kinds in LOSSES]
+    all_is_there = any(
+        one.checker in DURABILITY_CHECKERS and one.outcome is Outcome.VALID for one in able
+    )
+    found = [_loss(conclusions, losses_of(kinds, all_is_there)) for kinds in LOSSES]
     if total := sum(count for count, _ in found):
         is_whole = not unsure and all(is_exact for count, is_exact in found if count)
         return Measured({key: total}, at_least=set() if is_whole else {key})
@@ -115,6 +123,11 @@ def measure_loss(conclusions: Sequence[Conclusion]) -> Measured:
     if not able:
         return Measured(missing={key: "no checker of the run looks for losses"})
     return Measured({key: 0})
+
+
+def losses_of(kinds: Sequence[str], all_is_there: bool) -> list[str]:
+    """Return the kinds that are losses if all that was acknowledged is there at the end, or not."""
+    return [kind for kind in kinds if kind != LATE or not all_is_there]
 
 
 def _loss(conclusions: Sequence[Conclusion], kinds: Sequence[str]) -> tuple[int, bool]:

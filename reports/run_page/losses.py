@@ -12,11 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from shaketable.harness.contracts.finding_kinds import record_of
-from shaketable.reports.gating.run_measures import LOSS_CHECKERS, LOSSES
+from shaketable.reports.gating.run_measures import (
+    DURABILITY_CHECKERS,
+    LOSS_CHECKERS,
+    LOSSES,
+    losses_of,
+)
 from shaketable.reports.plain_json import mapping
 
-KINDS: Final = frozenset(kind for kinds in LOSSES for kind in kinds)
-"""Kinds of findings about lost acknowledged operations."""
 _NUMBERED: Final = re.compile(r"^(?:just before )?\S+ (\d{1,9}) \(")
 """How evidence names a fault: "kill 3 (kill leader n1)"."""
 
@@ -49,24 +52,29 @@ def losses(results: Mapping[str, Any]) -> Losses:
         for name, verdict in (checkers.items() if isinstance(checkers, Mapping) else ())
         if isinstance(verdict, Mapping)
     }
-    counts = [_counts(verdict) for verdict in verdicts.values()]
-    seen = {kind for counted in counts for kind, count in counted.items() if count}
-    total = sum(
-        max((sum(counted[kind] for kind in kinds) for counted in counts), default=0)
-        for kinds in LOSSES
-    )
-    by_fault: Counter[int] = Counter()
-    for verdict in verdicts.values():
-        by_fault |= _by_fault(verdict)  # of the same history: take the larger count of each
     able = [
         name
         for name in LOSS_CHECKERS
         if name in verdicts and not mapping(verdicts[name].get("data")).get("not_judged")
     ]
+    all_is_there = any(
+        name in DURABILITY_CHECKERS and verdicts[name].get("valid") is True for name in able
+    )
+    of_each = [losses_of(kinds, all_is_there) for kinds in LOSSES]
+    lost = frozenset(kind for kinds in of_each for kind in kinds)
+    counts = [_counts(verdict) for verdict in verdicts.values()]
+    seen = {kind for counted in counts for kind, count in counted.items() if count}
+    total = sum(
+        max((sum(counted[kind] for kind in kinds) for counted in counts), default=0)
+        for kinds in of_each
+    )
+    by_fault: Counter[int] = Counter()
+    for verdict in verdicts.values():
+        by_fault |= _by_fault(verdict, lost)  # of the same history: take the larger count of each
     unsure = [name for name in able if verdicts[name].get("valid") == "unknown"]
     if total:
         is_cut = sum(by_fault.values()) < total
-        is_least = bool(unsure or any(not record_of(kind).counts_all for kind in seen & KINDS))
+        is_least = bool(unsure or any(not record_of(kind).counts_all for kind in seen & lost))
         return Losses(total, by_fault=dict(by_fault), is_cut=is_cut, is_least=is_least)
     if not able:
         return Losses(None, "no checker of the run looks for losses")
@@ -93,10 +101,10 @@ def _number(count: object) -> int:
     return count if isinstance(count, int) and not isinstance(count, bool) else 0
 
 
-def _by_fault(verdict: Mapping[str, Any]) -> Counter[int]:
+def _by_fault(verdict: Mapping[str, Any], lost: frozenset[str]) -> Counter[int]:
     counts: Counter[int] = Counter()
     for finding in _findings(verdict):
-        if str(finding.get("kind")) in KINDS:
+        if str(finding.get("kind")) in lost:
             number = _fault(mapping(finding.get("details")))
             if number is not None:
                 counts[number] += 1

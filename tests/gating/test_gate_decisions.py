@@ -287,6 +287,14 @@ def loss(checker: str, *kinds: Kind, outcome: Outcome = INVALID) -> Conclusion:
             5,
             True,
         ),
+        (
+            [
+                loss("durability", outcome=VALID),
+                loss("log-anomalies", Kind("unseen", 4, "")),
+            ],
+            0,
+            False,
+        ),
         ([loss("durability", outcome=VALID)], 0, False),
         ([loss("counter", outcome=VALID)], 0, False),
         ([loss("durability", outcome=UNKNOWN)], None, False),

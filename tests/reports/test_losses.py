@@ -50,6 +50,20 @@ def test_what_was_never_promised_is_lost_all_the_same() -> None:
     assert (found.total, found.by_fault) == (12, {2: 1})
 
 
+def test_a_message_that_one_read_missed_and_that_is_there_at_the_end_is_not_lost() -> None:
+    missed = {"valid": True, "findings": [], "observed": [finding("unseen", fault=2)],
+              "data": {"observed": {"unseen": 5}}}  # fmt: skip
+    alone = losses({"checkers": {"unseen": missed}})
+    assert (alone.total, alone.by_fault) == (5, {2: 1})  # nothing knows what is there at the end
+    for certain in ("durability", "final-reads"):
+        found = losses({"checkers": {"unseen": missed, certain: verdict()}})
+        assert (found.total, found.by_fault) == (0, {})
+        not_judged = verdict(data={"not_judged": True})
+        assert losses({"checkers": {"unseen": missed, certain: not_judged}}).total == 5
+        lost = verdict(finding("lost-append", fault=1))
+        assert losses({"checkers": {"unseen": missed, certain: lost}}).total == 5
+
+
 def test_no_loss_is_only_said_where_somebody_looked() -> None:
     assert losses({"checkers": {"durability": verdict()}}).total == 0
     unsure = losses({"checkers": {"durability": verdict(valid="unknown")}})
