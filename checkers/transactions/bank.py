@@ -9,12 +9,15 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from shaketable.checkers.findings import Findings, gather, settle
+from shaketable.checkers.logs.durability import why_unpromised
+from shaketable.harness.contracts.isolation import implied
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Verdict
 
@@ -23,22 +26,27 @@ WRONG_TOTAL, NEGATIVE = "wrong-total", "negative-value"
 NIL, UNEXPECTED = "nil-balance", "unexpected-key"
 KINDS: Final = (WRONG_TOTAL, NEGATIVE, NIL, UNEXPECTED)
 ACCOUNTS_SHOWN_MAX: Final = 8
+SUFFICIENT: Final = frozenset(("consistent-view", "repeatable-read"))
+"""Levels of which each alone keeps the total."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A read of all accounts: the operation's id, and the balances by account."""
+    """A read of all accounts: the operation's id, the balances by account, and the first ones."""
 
     op: int
     balances: Mapping[str, Any]
+    opened: Mapping[str, Any]
 
 
 class Bank:
     """Every read of all accounts shows the same total, and no balance is negative.
 
-    f is read (output: a map of balances by account) or transfer. The total and the accounts are
-    those of `--initial`, a map of first balances; without it those that most reads show, so that a
-    read which differs is wrong, or all those are.
+    f is read (output: a map of balances by account, or steps as workload `bank` records them) or
+    transfer. The total and the accounts are those of `--initial`, a map of first balances, or those
+    that the workload opened; without either those that most reads show, so that a read which
+    differs is wrong, or all those are. A wrong total breaks the promise of an isolation level that
+    implies consistent view or repeatable read.
     """
 
     name = NAME
@@ -67,31 +75,58 @@ class Bank:
         reads = gathered.sums().get("reads", 0)
         doubts = [] if reads else ["no read of known outcome to look at"]
         clean = f"all {reads} reads have the same total, and no account is below 0"
-        return settle(NAME, gathered, context, clean=clean, doubts=doubts, doubtful=KINDS)
+        return settle(
+            NAME, gathered, context, clean=clean, doubts=doubts, doubtful=KINDS,
+            observed=partial(_why_not_promised, context=context),
+        )  # fmt: skip
 
 
 PLUGIN = Bank()
+
+
+def _why_not_promised(kind: str, context: CheckContext) -> str | None:
+    """Return why a finding breaks no promise of the target; None if it breaks one.
+
+    Reads with different totals need transactions that see others whole, and no lost updates: a
+    level below consistent view (PL-2+) and repeatable read (PL-2.99) has neither.
+    """
+    level = context.promises.isolation
+    promised = implied(level) if level else frozenset()
+    if kind in (WRONG_TOTAL, NEGATIVE) and SUFFICIENT.isdisjoint(promised):
+        return "the target does not promise it"
+    return why_unpromised(context)
 
 
 def _reads(operations: pa.Table) -> Iterator[_Read]:
     is_read = pc.and_(pc.equal(operations["f"], "read"), pc.equal(operations["outcome"], "ok"))
     rows = operations.filter(is_read).sort_by("op")
     for op, text in zip(rows["op"].to_pylist(), rows["extra"].to_pylist(), strict=True):
-        balances = json.loads(text).get("output") if text else None
-        if isinstance(balances, dict):
-            yield _Read(op, balances)
-        else:
-            yield _Read(op, {})
+        said = json.loads(text) if text else {}
+        yield _Read(op, _balances(said.get("output")), _balances(said.get("input")))
+
+
+def _balances(said: object) -> Mapping[str, Any]:
+    """Return balances by account: of a map, or of steps as workload `bank` records them."""
+    if isinstance(said, dict):
+        return said
+    if isinstance(said, list) and all(isinstance(step, list) and len(step) == 3 for step in said):
+        return {str(account): balance for _, account, balance in said}
+    return {}
 
 
 def _expected(reads: list[_Read], initial: str | None) -> tuple[int, frozenset[str]]:
-    """Return the total and the accounts: the first ones, or those that most reads show."""
+    """Return the total and the accounts.
+
+    They are the given ones; or those that reads say were opened; or those that most reads show.
+    """
     try:
         given = json.loads(initial or "null")
     except json.JSONDecodeError:
         given = None
     if isinstance(given, dict):
         return _total(given), frozenset(given)
+    if reads and (opened := reads[0].opened):
+        return _total(opened), frozenset(opened)
     totals = Counter(_total(read.balances) for read in reads)
     accounts = Counter(frozenset(read.balances) for read in reads)
     if not reads:

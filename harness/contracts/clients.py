@@ -205,6 +205,45 @@ class TransactionClient(Protocol):
 
 
 @runtime_checkable
+class RegisterTransactionClient(Protocol):
+    """A client with transactions over registers, one register for each key."""
+
+    async def transact_registers(self, steps: Sequence[Step]) -> Sequence[Step]:
+        """Do all steps in one transaction, in this order; return them, each read with its value.
+
+        A read ("r") of a register without a value returns None, a write ("w") its own value.
+
+        Raises:
+            DefiniteError: the transaction was aborted.
+            IndefiniteError: it may have been committed.
+        """
+        ...
+
+
+@runtime_checkable
+class BankClient(Protocol):
+    """A client of accounts, between which money is transferred.
+
+    An account that does not exist yet holds `opening`.
+
+    Source: jepsen.tests.bank.
+    """
+
+    async def transfer(self, source: str, destination: str, amount: int, opening: int) -> None:
+        """Move an amount from one account to another one.
+
+        Raises:
+            DefiniteError: it was not moved; the source may have less.
+            IndefiniteError: it may have been moved.
+        """
+        ...
+
+    async def balances(self, accounts: Sequence[str], opening: int) -> Sequence[int]:
+        """Return the balances of these accounts, all at one time."""
+        ...
+
+
+@runtime_checkable
 class LogClient(Protocol):
     """A client of one log for each key: the operations of `TargetClient`."""
 

@@ -565,8 +565,8 @@ class Fault(Protocol):
 Step = tuple[str, str, Any]
 """A micro-operation of a transaction: (f, key, value), as Elle has them.
 
-("append", key, value) appends to the list of a key, ("r", key, None) reads it; a read that was
-answered has the list in place of None.
+("append", key, value) appends to the list of a key, ("w", key, value) writes a register, and
+("r", key, None) reads either; a read that was answered has what it found in place of None.
 """
 
 

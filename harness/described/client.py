@@ -228,27 +228,63 @@ async def _dequeue(self: FunctionClient, key: str) -> int | None:
 
 
 async def _transact(self: FunctionClient, steps: Sequence[Step]) -> list[Step]:
+    """Do the steps of a transaction over lists."""
+    return await _transacted(self, "transact", steps, _list)
+
+
+async def _transact_registers(self: FunctionClient, steps: Sequence[Step]) -> list[Step]:
+    """Do the steps of a transaction over registers."""
+    return await _transacted(self, "transact_registers", steps, _number_or_none)
+
+
+async def _transacted(
+    self: FunctionClient, name: str, steps: Sequence[Step], read: Callable[[str, object], Any]
+) -> list[Step]:
     """Do the steps of a transaction; one that only reads certainly changes nothing."""
     prefix = self.key_prefix
     asked = [[f, prefix + key, value] for f, key, value in steps]
     changes = any(f != "r" for f, _, _ in steps)
-    given = await self._ask("transact", asked, changes=changes)
+    given = await self._ask(name, asked, changes=changes)
     if not isinstance(given, list | tuple) or len(given) != len(steps):
-        raise TypeError(f"transact returned {short_repr(given)}, not its {len(steps)} steps")
-    return [_answered(step, prefix, said) for step, said in zip(steps, given, strict=True)]
+        raise TypeError(f"{name} returned {short_repr(given)}, not its {len(steps)} steps")
+    done: list[Step] = []
+    for (f, key, value), said in zip(steps, given, strict=True):
+        is_its = isinstance(said, list | tuple) and len(said) == 3
+        if not is_its or (*said[:2],) != (f, prefix + key):
+            raise TypeError(f"{name} returned {short_repr(said)} for {short_repr([f, key, value])}")
+        done.append((f, key, read(name, said[2]) if f == "r" else value))
+    return done
 
 
-def _answered(step: Step, prefix: str, said: object) -> Step:
-    """Return a step with what was read. Raises TypeError if it is not that step's answer."""
-    f, key, value = step
-    if not isinstance(said, list | tuple) or len(said) != 3 or (*said[:2],) != (f, prefix + key):
-        raise TypeError(f"transact returned {short_repr(said)} for {short_repr(list(step))}")
-    if f != "r":
-        return f, key, value
-    found = [] if said[2] is None else said[2]
+def _list(name: str, value: object) -> list[int]:
+    """Return a list that was read. Raises TypeError."""
+    found = [] if value is None else value
     if isinstance(found, str | bytes | Mapping) or not hasattr(found, "__iter__"):
-        raise TypeError(f"transact returned {short_repr(found)} for a read, no list")
-    return f, key, [_whole_number("transact", each) for each in found]
+        raise TypeError(f"{name} returned {short_repr(found)} for a read, no list")
+    return [_whole_number(name, each) for each in found]
+
+
+async def _transfer(
+    self: FunctionClient, source: str, destination: str, amount: int, opening: int
+) -> None:
+    """Move an amount between two accounts."""
+    accounts = (self.key_prefix + source, self.key_prefix + destination)
+    did = await self._ask("transfer", *accounts, amount, opening, changes=True)
+    if not isinstance(did, bool):
+        raise TypeError(f"transfer returned {short_repr(did)}, not whether it took effect")
+    if not did:
+        raise DefiniteError("refused: the account has less")
+
+
+async def _balances(self: FunctionClient, accounts: Sequence[str], opening: int) -> list[int]:
+    """Return the balances of accounts, in their order."""
+    asked = [self.key_prefix + account for account in accounts]
+    given = await self._ask("balances", asked, opening, changes=False)
+    if not isinstance(given, list | tuple) or len(given) != len(accounts):
+        raise TypeError(
+            f"balances returned {short_repr(given)}, not those of {len(accounts)} accounts"
+        )
+    return [_whole_number("balances", each) for each in given]
 
 
 _METHODS: Final[Mapping[str, tuple[str, Any]]] = {
@@ -265,6 +301,9 @@ _METHODS: Final[Mapping[str, tuple[str, Any]]] = {
     "enqueue": ("enqueue", _enqueue),
     "dequeue": ("dequeue", _dequeue),
     "transact": ("transact", _transact),
+    "transact_registers": ("transact_registers", _transact_registers),
+    "transfer": ("transfer", _transfer),
+    "balances": ("balances", _balances),
 }
 """A client's method -> the function that it calls, and the method itself."""
 

@@ -24,6 +24,9 @@ OPERATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "enqueue": ("session", "key", "value"),  # a queue for each key
     "dequeue": ("session", "key"),
     "transact": ("session", "steps"),  # transactions over a list for each key
+    "transact_registers": ("session", "steps"),  # transactions over a register for each key
+    "transfer": ("session", "source", "destination", "amount", "opening"),  # between accounts
+    "balances": ("session", "accounts", "opening"),
 }
 """Functions that are operations, and their arguments."""
 WORKLOADS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -34,9 +37,13 @@ WORKLOADS: Final[Mapping[str, tuple[str, ...]]] = {
     "counter": ("increment", "count"),
     "work-queue": ("enqueue", "dequeue"),
     "list-append": ("transact",),
+    "rw-register": ("transact_registers",),
+    "bank": ("transfer", "balances"),
 }
 """Workloads and the functions that they need; the first that is served is the default."""
-CHANGE_NOTHING: Final = frozenset({"read", "read_at", "end", "elements", "count"})
+TRANSACTIONAL: Final = ("list-append", "rw-register", "bank")
+"""Workloads of transactions: a target that serves one promises an isolation level."""
+CHANGE_NOTHING: Final = frozenset({"read", "read_at", "end", "elements", "count", "balances"})
 """Operations that change nothing: whatever goes wrong, they certainly did not happen."""
 SESSION: Final[Mapping[str, tuple[str, ...]]] = {"open": ("node",), "close": ("session",)}
 """Functions that open and close what operations get as their session."""

@@ -30,6 +30,18 @@ _BODIES: Final = {
         "session, steps",
         "Do the steps (docs/workloads.md) in one transaction; return them with what was read.",
     ),
+    "transact_registers": (
+        "session, steps",
+        "Do the steps (docs/workloads.md) in one transaction; return them with what was read.",
+    ),
+    "transfer": (
+        "session, source, destination, amount, opening",
+        "Move an amount between accounts, which hold `opening` at first; False if one has less.",
+    ),
+    "balances": (
+        "session, accounts, opening",
+        "Return the balances of all these accounts, read in one transaction.",
+    ),
 }
 
 

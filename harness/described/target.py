@@ -34,7 +34,7 @@ from shaketable.harness.contracts.plugins import (
 )
 from shaketable.harness.contracts.promises import FAMILIES, Promises
 from shaketable.harness.described.client import FunctionClient, client_type, load
-from shaketable.harness.described.operations import WORKLOADS
+from shaketable.harness.described.operations import TRANSACTIONAL, WORKLOADS
 from shaketable.harness.described.target_file import (
     Leader,
     TargetTable,
@@ -67,15 +67,14 @@ USUAL_FAULTS: Final = {
 NO_IDS: Final[Mapping[str, str]] = {}
 FIRST: Final = "n0"
 """The node that is the primary, if the target has one that never changes."""
-LINEARIZABLE: Final = {
+LINEARIZABLE: Final[Mapping[str, tuple[str, ...]]] = {
     "register": ("read", "write", "cas"),
     "read-write-register": ("read", "write"),
     "log": ("append", "read", "end"),
     "set": ("add", "read"),
     "counter": ("add", "read"),
     "work-queue": ("enqueue", "dequeue"),
-    "list-append": (),
-}
+} | dict.fromkeys(TRANSACTIONAL, ())
 """The operations of each workload, which are promised to be linearizable by default."""
 
 
@@ -135,7 +134,8 @@ class DescribedTarget:
         linearizable = given.linearizable
         if linearizable is None:
             linearizable = frozenset(chain(*(LINEARIZABLE[name] for name in self._served())))
-        level = STRONGEST if self._serves(WORKLOADS["list-append"]) else ""
+        has_transactions = any(self._serves(WORKLOADS[name]) for name in TRANSACTIONAL)
+        level = STRONGEST if has_transactions else ""
         promises = Promises(
             durable_under=given.faults,
             linearizable=linearizable,

@@ -57,12 +57,12 @@ def install(
 def test_built_ins_are_found_by_their_package() -> None:
     built_in = discovery.find("workloads")
     assert sorted(built_in) == [
-        "combined", "combined-queues", "counter", "everything-clients",
+        "bank", "combined", "combined-queues", "counter", "everything-clients",
         "list-append", "log", "offsets",
         "queue", "queue-batches",
         "queue-delays", "queue-held", "queue-keys", "queue-offsets",
         "queue-operators", "queue-ordered", "queue-push",
-        "queue-push-ordered", "read-write-register", "register", "set", "work-queue",
+        "queue-push-ordered", "read-write-register", "register", "rw-register", "set", "work-queue",
     ]  # fmt: skip
     assert built_in["queue"] is message_queue.PLUGINS[0]
     assert discovery.get("workloads", "log") is log.PLUGIN
@@ -76,12 +76,12 @@ def test_external_plug_ins_are_found_by_entry_point(
 ) -> None:
     install(tmp_path, monkeypatch, WORKLOAD)
     assert sorted(discovery.find("workloads")) == [
-        "combined", "combined-queues", "counter", "everything-clients",
+        "bank", "combined", "combined-queues", "counter", "everything-clients",
         "list-append", "log", "offsets",
         "other", "queue", "queue-batches",
         "queue-delays", "queue-held", "queue-keys", "queue-offsets",
         "queue-operators", "queue-ordered", "queue-push",
-        "queue-push-ordered", "read-write-register", "register", "set", "work-queue",
+        "queue-push-ordered", "read-write-register", "register", "rw-register", "set", "work-queue",
     ]  # fmt: skip
     other = discovery.get("workloads", "other")
     assert other.name == "other"

@@ -17,14 +17,22 @@ from shaketable.harness.contracts.plugins import CheckContext, Promises
 from shaketable.harness.contracts.verdict import Outcome, Verdict
 from shaketable.harness.history.schema import OPERATIONS
 
+Steps = list[tuple[str, str, int]]
 
-def verdict_on(*balances: Mapping[str, Any], initial: str | None = None, **more: Any) -> Verdict:
+
+def verdict_on(
+    *balances: Mapping[str, Any] | Steps,
+    initial: str | None = None,
+    asked: Steps | None = None,
+    level: str = "strict-serializable",
+    **more: Any,
+) -> Verdict:
     rows = [
         {"op": n, "process": 0, "f": "read", "call_ns": 2 * n, "return_ns": 2 * n + 1,
-         "outcome": "ok", "extra": json.dumps({"output": each})}
+         "outcome": "ok", "extra": json.dumps({"output": each, "input": asked})}
         for n, each in enumerate(balances)
     ]  # fmt: skip
-    context = CheckContext((), {}, Promises(), initial=initial, **more)
+    context = CheckContext((), {}, Promises(isolation=level), initial=initial, **more)
     table = pa.Table.from_pylist(rows, OPERATIONS)
     return PLUGIN.conclude(PLUGIN.check({"operations": table}, context), context)
 
@@ -59,6 +67,35 @@ def test_first_balances_count_more_than_most_reads() -> None:
     assert [finding.message for finding in verdict.findings] == [
         "op 0 (read) has a total of 9 instead of 10: a: 9, b: 0."
     ]
+
+
+def test_accounts_that_the_workload_opened_count_more_than_most_reads() -> None:
+    asked = [("balance", "a", 10), ("balance", "b", 10)]
+    lost = [("balance", "a", 4), ("balance", "b", 15)]
+    verdict = verdict_on(lost, lost, [("balance", "a", 7), ("balance", "b", 13)], asked=asked)
+    assert [finding.message for finding in verdict.findings] == [
+        f"op {n} (read) has a total of 19 instead of 20: a: 4, b: 15." for n in (0, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("level", "is_promised"),
+    [
+        ("", False),
+        ("read-committed", False),
+        ("read-atomic", False),
+        ("cursor-stability", False),
+        ("consistent-view", True),
+        ("repeatable-read", True),
+        ("snapshot-isolation", True),
+    ],
+)
+def test_a_wrong_total_breaks_levels_that_keep_it(level: str, is_promised: bool) -> None:
+    verdict = verdict_on(FIRST, FIRST, {"a": 4, "b": 5}, level=level)
+    assert verdict.outcome is (Outcome.INVALID if is_promised else Outcome.VALID)
+    assert [each.kind for each in verdict.findings + verdict.observed] == ["wrong-total"]
+    lacking = verdict_on(FIRST, FIRST, {"a": 10}, level=level)
+    assert lacking.outcome is Outcome.INVALID
 
 
 def test_no_read_proves_nothing() -> None:

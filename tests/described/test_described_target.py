@@ -260,12 +260,24 @@ def test_a_loss_is_a_breach_whatever_its_client_serves(
          "strict-serializable"),
     ],
 )  # fmt: skip
+@pytest.mark.parametrize(
+    ("functions", "workload"),
+    [
+        ("def transact(session, steps)", "list-append"),
+        ("def transact_registers(session, steps)", "rw-register"),
+        (
+            "def balances(session, accounts, opening): ...\n"
+            "def transfer(session, source, destination, amount, opening)",
+            "bank",
+        ),
+    ],
+)
 def test_transactions_have_the_strongest_level_unless_it_promises_less(
-    tmp_path: Path, given: str, level: str
+    tmp_path: Path, given: str, level: str, functions: str, workload: str
 ) -> None:
     target = target_of(tmp_path, given)
-    (tmp_path / "client.py").write_text("def transact(session, steps): ...\n")
-    assert target.default_workload == "list-append"
+    (tmp_path / "client.py").write_text(f"{functions}: ...\n")
+    assert target.default_workload == workload
     assert target.promises.isolation == level
     assert target.promises.linearizable == frozenset()
 

@@ -11,11 +11,13 @@ import pytest
 import trio
 
 from shaketable.harness.contracts.clients import (
+    BankClient,
     CounterClient,
     LogClient,
     QueueClient,
     ReadWriteClient,
     RegisterClient,
+    RegisterTransactionClient,
     SetClient,
     TransactionClient,
 )
@@ -309,3 +311,55 @@ def test_a_list_that_does_not_exist_is_empty(tmp_path: Path) -> None:
     text = "CALLS = []\ndef transact(session, steps): return steps\n"
     client, _ = client_of(tmp_path, text)
     assert run(lambda: client.transact(STEPS)) == [("append", "k", 3), ("r", "k", [])]
+
+
+REGISTERS = """
+CALLS = []
+
+def transact_registers(session, steps):
+    CALLS.append(steps)
+    return [[f, key, value if f == "w" else "7"] for f, key, value in steps]
+
+def transfer(session, source, destination, amount, opening):
+    CALLS.append([source, destination, amount, opening])
+    if amount == 13:
+        raise OSError("gone")
+    return {5: True, 6: False}.get(amount)
+
+def balances(session, accounts, opening):
+    CALLS.append([accounts, opening])
+    return [str(opening)] * (len(accounts) if opening else 1)
+"""
+
+
+def test_a_transaction_over_registers_reads_values(tmp_path: Path) -> None:
+    client, calls = client_of(tmp_path, REGISTERS)
+    assert isinstance(client, RegisterTransactionClient)
+    assert not isinstance(client, TransactionClient)
+    client.key_prefix = "run-7/"
+    steps = (("r", "k", None), ("w", "k", 3))
+    assert run(lambda: client.transact_registers(steps)) == [("r", "k", 7), ("w", "k", 3)]
+    assert calls == [[["r", "run-7/k", None], ["w", "run-7/k", 3]]]
+
+
+def test_a_transfer_says_whether_it_was_done(tmp_path: Path) -> None:
+    client, calls = client_of(tmp_path, REGISTERS)
+    assert isinstance(client, BankClient)
+    client.key_prefix = "run-7/"
+    assert run(lambda: client.transfer("a", "b", 5, 100)) is None
+    assert calls == [["run-7/a", "run-7/b", 5, 100]]
+    with pytest.raises(DefiniteError, match="refused"):
+        run(lambda: client.transfer("a", "b", 6, 100))
+    with pytest.raises(TypeError, match="transfer returned None, not whether it took effect"):
+        run(lambda: client.transfer("a", "b", 7, 100))
+    with pytest.raises(IndefiniteError):
+        run(lambda: client.transfer("a", "b", 13, 100))
+
+
+def test_balances_come_in_the_order_of_accounts(tmp_path: Path) -> None:
+    client, calls = client_of(tmp_path, REGISTERS)
+    client.key_prefix = "run-7/"
+    assert run(lambda: client.balances(["a", "b"], 100)) == [100, 100]
+    assert calls == [[["run-7/a", "run-7/b"], 100]]
+    with pytest.raises(TypeError, match="not those of 2 accounts"):
+        run(lambda: client.balances(["a", "b"], 0))

@@ -6,8 +6,8 @@ import contextlib
 import http.client
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, TypeVar
 
 from shaketable.harness.described.client import Node
 
@@ -15,6 +15,9 @@ REFUSALS: Final = ("etcdserver: no leader", "etcdserver: too many requests")
 """What a server says before it proposes a write; after any other error it may take effect."""
 ATTEMPTS_MAX: Final = 32
 """An increment or transaction that others come before so often is given up: it changed nothing."""
+
+
+T = TypeVar("T")
 
 
 class RefusedError(Exception):
@@ -91,12 +94,69 @@ def count(session: Session, key: str) -> str | None:
 
 
 def transact(session: Session, steps: list[list[Any]]) -> list[list[Any]]:
-    """Do the steps of a transaction, as etcd's STM does: read all keys, write if none has changed.
+    """Do the steps of a transaction. A list is its elements as text."""
 
-    All that is read is of one revision. A list is its elements as text.
+    def do(found: Mapping[str, str | None]) -> tuple[dict[str, str], list[list[Any]]]:
+        lists = {key: (text or "").split() for key, text in found.items()}
+        done: list[list[Any]] = []
+        for f, key, value in steps:
+            if f == "append":
+                lists[key].append(str(value))
+            done.append([f, key, list(lists[key]) if f == "r" else value])
+        return {key: " ".join(lists[key]) for f, key, _ in steps if f == "append"}, done
+
+    return _transaction(session, [key for _, key, _ in steps], do)
+
+
+def transact_registers(session: Session, steps: list[list[Any]]) -> list[list[Any]]:
+    """Do the steps of a transaction over registers."""
+
+    def do(found: Mapping[str, str | None]) -> tuple[dict[str, str], list[list[Any]]]:
+        values, written = dict(found), dict[str, str]()
+        done: list[list[Any]] = []
+        for f, key, value in steps:
+            if f == "w":
+                values[key] = written[key] = str(value)
+            done.append([f, key, values[key] if f == "r" else value])
+        return written, done
+
+    return _transaction(session, [key for _, key, _ in steps], do)
+
+
+def transfer(session: Session, source: str, destination: str, amount: int, opening: int) -> bool:
+    """Move an amount between accounts, if the first has as much."""
+
+    def do(found: Mapping[str, str | None]) -> tuple[dict[str, str], bool]:
+        left = _balance(found[source], opening) - amount
+        if left < 0:
+            return {}, False
+        more = _balance(found[destination], opening) + amount
+        return {source: str(left), destination: str(more)}, True
+
+    return _transaction(session, [source, destination], do)
+
+
+def balances(session: Session, accounts: list[str], opening: int) -> list[int]:
+    """Return the balances of accounts, all of one revision."""
+    return _transaction(
+        session, accounts, lambda found: ({}, [_balance(found[each], opening) for each in accounts])
+    )
+
+
+def _balance(found: str | None, opening: int) -> int:
+    return opening if found is None else int(found)
+
+
+def _transaction(
+    session: Session,
+    keys: Iterable[str],
+    do: Callable[[Mapping[str, str | None]], tuple[dict[str, str], T]],
+) -> T:
+    """Read all keys, and write what `do` makes of them if none has changed, as etcd's STM does.
+
+    All that is read is of one revision. `do` returns what to write, and the result.
     """
-    names = list(dict.fromkeys(key for _, key, _ in steps))
-    appended = list(dict.fromkeys(key for f, key, _ in steps if f == "append"))
+    names = list(dict.fromkeys(keys))
     ranges = [
         {"request_range": {"key": _text(name), "serializable": session.is_serializable}}
         for name in names
@@ -105,31 +165,22 @@ def transact(session: Session, steps: list[list[Any]]) -> list[list[Any]]:
         with _nothing_written():
             said = _ask(session, "txn", success=ranges).get("responses", [])
         found = [each["response_range"].get("kvs", []) for each in said]
-        lists = {
-            name: _value(kvs[0]).split() if kvs else []
-            for name, kvs in zip(names, found, strict=True)
+        values = {
+            name: _value(kvs[0]) if kvs else None for name, kvs in zip(names, found, strict=True)
         }
-        done = [[f, key, _stepped(lists, f, key, value)] for f, key, value in steps]
+        written, result = do(values)
         revisions = [kvs[0]["mod_revision"] if kvs else "0" for kvs in found]
         same = [
             {"key": _text(name), "target": "MOD", "mod_revision": revision}
             for name, revision in zip(names, revisions, strict=True)
         ]
         puts = [
-            {"request_put": {"key": _text(name), "value": _text(" ".join(lists[name]))}}
-            for name in appended
+            {"request_put": {"key": _text(name), "value": _text(value)}}
+            for name, value in written.items()
         ]
         if not puts or "succeeded" in _ask(session, "txn", compare=same, success=puts):
-            return done
+            return result
     raise RefusedError(f"{ATTEMPTS_MAX} others came before")
-
-
-def _stepped(lists: dict[str, list[str]], f: str, key: str, value: int | None) -> Any:
-    """Do a step on the lists that were read; return what it read, or appended."""
-    if f == "r":
-        return list(lists[key])
-    lists[key] += [str(value)]
-    return value
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What clients of the target galera do: a row for each key, and transactions over lists.
+"""What clients of the target galera do: a row for each key, and transactions.
 
 A session is a connection to one node. The library, PyMySQL, is installed with the servers: it is
 imported when a session is opened.
@@ -37,18 +37,25 @@ DEFINITE = (RefusedError,)
 
 
 SELECTS: Final = {
-    "plain": "SELECT elements FROM lists WHERE name = %s",
-    "for-update": "SELECT elements FROM lists WHERE name = %s FOR UPDATE",
+    "plain": (
+        "SELECT elements FROM lists WHERE name = %s",
+        "SELECT value FROM registers WHERE name = %s",
+    ),
+    "for-update": (
+        "SELECT elements FROM lists WHERE name = %s FOR UPDATE",
+        "SELECT value FROM registers WHERE name = %s FOR UPDATE",
+    ),
 }
-"""How transactions read, by the option `reads`."""
+"""How transactions read lists and registers, by the option `reads`."""
 
 
 class Session:
     """A connection, and how transactions read on it."""
 
-    def __init__(self, connection: Any, select: str) -> None:
+    def __init__(self, connection: Any, select_list: str, select_value: str) -> None:
         self.connection = connection
-        self.select = select
+        self.select_list = select_list
+        self.select_value = select_value
 
     def ask(self, statement: str, *values: object) -> tuple[int, list[tuple[Any, ...]]]:
         """Run a statement; return how many rows it changed, and those that it returned."""
@@ -74,7 +81,7 @@ def open(node: Node) -> Session:  # noqa: A001 - the name of the operation
         client_flag=flags, ssl_disabled=True,  # a context for TLS takes 50 ms of a core to make
         **limits,
     )  # fmt: skip
-    session = Session(connection, SELECTS[node.options["reads"]])
+    session = Session(connection, *SELECTS[node.options["reads"]])
     try:
         session.ask(f"SET SESSION TRANSACTION ISOLATION LEVEL {node.options['isolation']}")
         session.ask(f"SET SESSION wsrep_sync_wait = {int(node.options['sync_wait'])}")
@@ -138,17 +145,14 @@ def count(session: Session, key: str) -> int | None:
 
 def transact(session: Session, steps: list[list[Any]]) -> list[list[Any]]:
     """Do the steps of a transaction; a list is its elements as text."""
-    with _nothing_committed():
-        session.ask("START TRANSACTION")
-        done = [[f, key, _stepped(session, f, key, value)] for f, key, value in steps]
-    session.ask("COMMIT")
-    return done
+    with _transaction(session):
+        return [[f, key, _stepped(session, f, key, value)] for f, key, value in steps]
 
 
 def _stepped(session: Session, f: str, key: str, value: int | None) -> Any:
     """Do a step; return what it read, or appended."""
     if f == "r":
-        _, rows = session.ask(session.select, key)
+        _, rows = session.ask(session.select_list, key)
         return rows[0][0].split() if rows else []
     session.ask(
         "INSERT INTO lists VALUES (%s, %s)"
@@ -156,6 +160,56 @@ def _stepped(session: Session, f: str, key: str, value: int | None) -> Any:
         key, value,
     )  # fmt: skip
     return value
+
+
+def transact_registers(session: Session, steps: list[list[Any]]) -> list[list[Any]]:
+    """Do the steps of a transaction over registers."""
+    done = []
+    with _transaction(session):
+        for f, key, value in steps:
+            if f == "w":
+                write(session, key, value)
+            done.append([f, key, value if f == "w" else _number(session, key)])
+    return done
+
+
+def transfer(session: Session, source: str, destination: str, amount: int, opening: int) -> bool:
+    """Move an amount between accounts: read both balances, and write them."""
+    with _transaction(session):
+        changed = {
+            account: _balance(session, account, opening) + change
+            for account, change in ((source, -amount), (destination, amount))
+        }
+        if changed[source] >= 0:
+            for account, balance in changed.items():
+                write(session, account, balance)
+    return changed[source] >= 0
+
+
+def balances(session: Session, accounts: list[str], opening: int) -> list[int]:
+    """Return the balances of accounts, read in one transaction."""
+    with _transaction(session):
+        return [_balance(session, account, opening) for account in accounts]
+
+
+def _balance(session: Session, account: str, opening: int) -> int:
+    found = _number(session, account)
+    return opening if found is None else found
+
+
+def _number(session: Session, key: str) -> int | None:
+    """Read a register within a transaction."""
+    _, rows = session.ask(session.select_value, key)
+    return rows[0][0] if rows else None
+
+
+@contextlib.contextmanager
+def _transaction(session: Session) -> Iterator[None]:
+    """Around the statements of a transaction: it is committed at the end."""
+    with _nothing_committed():
+        session.ask("START TRANSACTION")
+        yield
+    session.ask("COMMIT")
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The workload list-append on stores that are right, and on ones with a planted bug each."""
+"""Workloads of transactions on stores that are right, and on ones with a planted bug each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 import trio
 
-from shaketable.checkers.transactions.isolation import PLUGIN
+from shaketable.checkers.transactions import bank, isolation
 from shaketable.harness import discovery
 from shaketable.harness.campaigns.campaign import check_clients
 from shaketable.harness.contracts.errors import DefiniteError, UsageError
@@ -19,12 +19,15 @@ from shaketable.harness.contracts.plugins import Answer, CheckContext, Operation
 from shaketable.harness.contracts.verdict import Outcome, Verdict
 from shaketable.harness.generators import Due, Played, play
 from shaketable.harness.history.schema import OPERATIONS
+from shaketable.workloads.bank import BankWorkload
 from shaketable.workloads.list_append import ELEMENTS_MAX, STEPS_MAX, ListAppendWorkload
+from shaketable.workloads.rw_register import RwRegisterWorkload
 
 CLIENTS = 5
 MS = 1_000_000
 
-Lists = dict[str, tuple[int, ...]]
+READS = ("r", "balance")
+Version = dict[str, Any]
 
 
 class Store:
@@ -39,7 +42,7 @@ class Store:
     node = "n0"
 
     def __init__(self, bug: str = "") -> None:
-        self.versions: list[Lists] = [{}]
+        self.versions: list[Version] = [{}]
         self.bug = bug
         self.rng = Random(7)
 
@@ -48,16 +51,21 @@ class Store:
         last = len(self.versions) - 1
         return max(0, last - self.rng.randrange(6)) if self.bug == "old-snapshot" else last
 
-    def commit(self, steps: Sequence[Step], at: int) -> list[Step]:
-        """Do the steps on that version."""
-        mine: Lists = dict(self.versions[at])
-        now = self.versions[-1]
+    def do(self, steps: Sequence[Step], mine: Version) -> list[Step]:
+        """Do the steps on lists; return them with what was read."""
         done: list[Step] = []
         for f, key, value in steps:
             if f == "append":
                 mine[key] = (*mine.get(key, ()), value)
             done.append((f, key, list(mine.get(key, ())) if f == "r" else value))
-        written = {key for f, key, _ in steps if f == "append"}
+        return done
+
+    def commit(self, steps: Sequence[Step], at: int) -> list[Step]:
+        """Do the steps on that version."""
+        mine = dict(self.versions[at])
+        now = self.versions[-1]
+        done = self.do(steps, mine)
+        written = {key for f, key, _ in steps if f not in READS}
         looked_at = {key for _, key, _ in steps} if self.bug != "write-skew" else written
         before = self.versions[at]
         has_changed = any(before.get(key) != now.get(key) for key in looked_at)
@@ -68,6 +76,40 @@ class Store:
         if written:
             self.versions.append({**now, **{key: mine[key] for key in written}})
         return done
+
+
+class Registers(Store):
+    """Registers in versions."""
+
+    def do(self, steps: Sequence[Step], mine: Version) -> list[Step]:
+        """Do the steps on registers."""
+        done: list[Step] = []
+        for f, key, value in steps:
+            if f == "w":
+                mine[key] = value
+            done.append((f, key, mine.get(key) if f == "r" else value))
+        return done
+
+
+class Accounts(Store):
+    """Balances in versions. `bug` "torn-read": half of the balances read are of the version before.
+
+    As in `Store`, "lost-update" keeps the balances of the transaction that commits last.
+    """
+
+    def do(self, steps: Sequence[Step], mine: Version) -> list[Step]:
+        """Debit and credit, or read all balances."""
+        if any(f == "balance" for f, *_ in steps):
+            old = self.versions[-2] if self.bug == "torn-read" and len(self.versions) > 1 else mine
+            return [
+                (f, account, (old if n % 2 else mine).get(account, opening))
+                for n, (f, account, opening) in enumerate(steps)
+            ]
+        for f, account, amount in steps:
+            mine[account] = mine.get(account, 100) + (amount if f == "credit" else -amount)
+            if mine[account] < 0:
+                raise DefiniteError("it has less")
+        return list(steps)
 
 
 def played(store: Store, generator: Any, operations_max: int = 1_500) -> list[Played]:
@@ -88,7 +130,7 @@ def played(store: Store, generator: Any, operations_max: int = 1_500) -> list[Pl
     return play(generator, CLIENTS, life, operations_max=operations_max)
 
 
-def verdict_on(history: Sequence[Played], level: str) -> Verdict:
+def verdict_on(history: Sequence[Played], level: str, checker: Any = isolation.PLUGIN) -> Verdict:
     rows = [
         {
             "op": number, "process": each.client, "f": each.operation.f, "key": each.operation.key,
@@ -102,7 +144,7 @@ def verdict_on(history: Sequence[Played], level: str) -> Verdict:
     ]  # fmt: skip
     context = CheckContext((), {}, Promises(isolation=level))
     table = pa.Table.from_pylist(rows, OPERATIONS)
-    return PLUGIN.conclude(PLUGIN.check({"operations": table}, context), context)
+    return checker.conclude(checker.check({"operations": table}, context), context)
 
 
 @pytest.mark.parametrize(
@@ -177,14 +219,90 @@ def test_an_operation_names_its_steps() -> None:
     assert answer == Answer(steps=operation.steps)
 
 
-def test_clients_without_transactions_are_refused_in_one_line() -> None:
-    refused = r"^workload list-append: clients of dledger have no transactions"
-    with pytest.raises(UsageError, match=refused):
-        check_clients(ListAppendWorkload(), discovery.get("targets", "dledger"))
+@pytest.mark.parametrize(
+    ("workload", "client", "lack"),
+    [
+        (ListAppendWorkload(), "list-append", "no transactions"),
+        (RwRegisterWorkload(), "rw-register", "no transactions over registers"),
+        (BankWorkload(), "bank", "no accounts"),
+    ],
+)
+def test_clients_that_cannot_serve_it_are_refused(workload: Any, client: str, lack: str) -> None:
+    with pytest.raises(UsageError, match=rf"^workload {client}: clients of dledger have {lack}"):
+        check_clients(workload, discovery.get("targets", "dledger"))
 
 
+@pytest.mark.parametrize(
+    ("workload", "least"),
+    [(ListAppendWorkload(), 1), (RwRegisterWorkload(), 1), (BankWorkload(), 2)],
+)
 @pytest.mark.parametrize("queues", [0, 1_001, "3", True, 2.5])
-def test_a_wrong_number_of_lists_is_refused(queues: object) -> None:
-    with pytest.raises(UsageError, match=r"^workload list-append: queues is .*, not 1 to 1000"):
-        ListAppendWorkload().configured({"queues": queues})
+def test_a_wrong_number_of_keys_is_refused(workload: Any, least: int, queues: object) -> None:
+    refused = rf"^workload {workload.name}: queues is .*, not {least} to 1000"
+    with pytest.raises(UsageError, match=refused):
+        workload.configured({"queues": queues})
     assert Operation("txn", "k").steps is None
+
+
+@pytest.mark.parametrize(
+    ("bug", "kind"),
+    [("", None), ("lost-update", "lost-update"), ("write-skew", "G2-item"), ("dirty", "G1a")],
+)
+def test_transactions_over_registers_show_each_bug(bug: str, kind: str | None) -> None:
+    history = played(Registers(bug), RwRegisterWorkload().generator("7", CLIENTS))
+    verdict = verdict_on(history, "serializable")
+    assert (verdict.outcome is Outcome.INVALID) == (kind is not None), verdict.summary
+    assert kind is None or verdict.counts.get(kind), verdict.summary
+    if kind is None:
+        # A write follows a read of its register, so that the order of versions is known.
+        assert "serializable" in verdict.data["holds"], verdict.summary
+        decided = verdict.data["holds"] + verdict.data["broken"]
+        assert "strict-serializable" in decided, verdict.summary
+
+
+def test_a_register_is_read_before_it_is_written_and_values_are_unique() -> None:
+    generator = RwRegisterWorkload(3).generator("7", CLIENTS)
+    history = played(Registers(), generator, 3_000)
+    all_steps = [each.operation.steps or () for each in history]
+    values = [value for steps in all_steps for f, _, value in steps if f == "w"]
+    assert len(values) == len(set(values)) > 1_000
+    for steps in all_steps:
+        read = {key for f, key, _ in steps if f == "r"}
+        assert {key for f, key, _ in steps if f == "w"} <= read
+        assert len(read) == sum(f == "r" for f, *_ in steps) <= 3
+    final = played(Registers(), RwRegisterWorkload(3).final_generator("7", CLIENTS, ()))
+    assert [each.client for each in final] == list(range(CLIENTS))
+    assert all(len(each.operation.steps or ()) == 3 for each in final)
+
+
+@pytest.mark.parametrize("bug", ["", "lost-update", "torn-read"])
+def test_a_bank_has_one_total_unless_there_is_a_bug(bug: str) -> None:
+    history = played(Accounts(bug), BankWorkload().generator("7", CLIENTS))
+    assert {each.operation.f for each in history} == {"read", "transfer"}
+    verdict = verdict_on(history, "snapshot-isolation", bank.PLUGIN)
+    assert (verdict.outcome is Outcome.INVALID) == bool(bug), verdict.summary
+    assert set(verdict.counts) - {"reads"} == ({"wrong-total"} if bug else set())
+    assert bug == "" or "instead of 800" in verdict.findings[0].message
+
+
+def test_a_bank_hands_accounts_and_amounts_to_its_client() -> None:
+    asked: list[Any] = []
+
+    class Client:
+        async def transfer(self, *given: Any) -> None:
+            asked.append(given)
+
+        async def balances(self, accounts: Sequence[str], opening: int) -> list[int]:
+            asked.append((tuple(accounts), opening))
+            return [opening + n for n in range(len(accounts))]
+
+    workload, client = BankWorkload(2), Client()
+    transfer = Operation(
+        "transfer", "accounts", steps=(("debit", "account-1", 3), ("credit", "account-0", 3))
+    )
+    answer = trio.run(workload.invoke, transfer, None, client)  # type: ignore[arg-type]
+    assert answer == Answer(steps=transfer.steps)
+    (read,) = workload.final_operations(0, CLIENTS)
+    answer = trio.run(workload.invoke, read, None, client)  # type: ignore[arg-type]
+    assert answer.steps == [("balance", "account-0", 100), ("balance", "account-1", 101)]
+    assert asked == [("account-1", "account-0", 3, 100), (("account-0", "account-1"), 100)]
