@@ -234,6 +234,35 @@ FINDING_KINDS: Final[Mapping[str, FindingKind]] = {
             about="kept", excluded_by=(PUTS, TAKES), needs_all_events=True, needs_durability=True,
             lost="value",
         ),
+        # A bank.
+        FindingKind(
+            "wrong-total",
+            "read of all accounts had a wrong total",
+            "reads of all accounts had a wrong total",
+            promise="Money is only moved: every read of all accounts has the same total.",
+            answer_would="balances of one moment, with that total",
+        ),
+        FindingKind(
+            "negative-value",
+            "read showed an account below 0",
+            "reads showed an account below 0",
+            promise="A transfer that would leave less than 0 in an account is refused.",
+            answer_would="at least 0 in each account",
+        ),
+        FindingKind(
+            "nil-balance",
+            "read showed an account without a balance",
+            "reads showed an account without a balance",
+            promise="Every account has a balance.",
+            answer_would="a balance for each account",
+        ),
+        FindingKind(
+            "unexpected-key",
+            "read lacked an account, or had one too many",
+            "reads lacked an account, or had one too many",
+            promise="A read of all accounts returns each of them, and no others.",
+            answer_would="all accounts, and no others",
+        ),
         # A read returned the wrong thing.
         FindingKind(
             "not-linearizable",

@@ -26,6 +26,7 @@ JUDGES: Final[Mapping[str, tuple[int, ...]]] = {
     "linearizable-register": (LINEARIZABLE,),
     "cycles": (LINEARIZABLE, EXCLUDED),
     "transaction-cycles": (LINEARIZABLE, EXCLUDED),
+    "bank": (ISOLATED,),
     "isolation": (ISOLATED, EXCLUDED),
     "committed-prefix": (PREFIX,),
     "invariants": (RULES,),

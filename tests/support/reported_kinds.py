@@ -28,7 +28,7 @@ TABLES: Final = {
 NO_VIOLATION: Final = frozenset({"checked", "undecided", "unfit"})
 """Kinds of rows that leave a verdict unknown, or carry counts."""
 NOT_OF_RUNS: Final = "shaketable.checkers.transactions"
-"""A package whose checkers judge histories of others alone: no workload names them."""
+"""A package whose checkers judge transactions, which no sample run has."""
 PASSED_ON: Final = frozenset(
     {"shaketable.checkers.findings", "shaketable.checkers.linearizability.linearizable"}
 )
