@@ -182,7 +182,7 @@ def _address(node: str) -> Address:
 # Nodes on other machines.
 
 CAPABILITIES: Final = frozenset(
-    {Capability.KILL, Capability.STOP, Capability.PAUSE, Capability.CUT}
+    {Capability.KILL, Capability.STOP, Capability.PAUSE, Capability.CUT, Capability.POWER}
 )
 """What can be done to nodes on other machines, unless their hosts lack something."""
 

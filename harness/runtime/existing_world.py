@@ -182,19 +182,20 @@ class ExistingWorld(ClientsOfWorkers):
 
     async def _strike(
         self, action: str, node: str, strike: Strike, undo: Callable[[str], Awaitable[None]]
-    ) -> None:
-        """Run a command, and see whether the node still answers.
+    ) -> str:
+        """Run a command, and see whether the node still answers; return what was printed.
 
         If the command fails it may have acted, and is undone.
         """
         try:
-            await self._target.act(action, node)
+            printed = await self._target.act(action, node)
             strike.is_done, strike.is_seen = True, not self.sees_answers_only
             await self._await_silence(node, strike)
         except BaseException:  # also when cancelled
             with trio.CancelScope(shield=True):
                 await self._tried(partial(undo, node))
             raise
+        return printed
 
     async def _await_silence(self, node: str, strike: Strike) -> None:
         """Wait a little for a missed request: the node may be up again before the next poll."""
@@ -263,7 +264,7 @@ class ExistingWorld(ClientsOfWorkers):
             self._crossing.update(links)
             try:
                 await self._count(name)  # another cut's packets, or an earlier one's
-                await _each(fresh, lambda link: self._target.act("cut", *link))
+                await each_of(fresh, lambda link: self._target.act("cut", *link))
             except BaseException:  # also when cancelled
                 with trio.CancelScope(shield=True):
                     await self._tried(partial(self._open, name))
@@ -283,7 +284,7 @@ class ExistingWorld(ClientsOfWorkers):
     async def _open(self, cut: str) -> None:
         links = self._cuts.get(cut, ())
         last = [link for link in links if self._crossing[link] == 1]
-        await _each(last, lambda link: self._undo("heal", *link))
+        await each_of(last, lambda link: self._undo("heal", *link))
         if self._cuts.pop(cut, None) is not None:
             self._crossing.subtract(links)
 
@@ -434,7 +435,7 @@ class ExistingWorld(ClientsOfWorkers):
         async def ask(link: Link) -> None:
             dropped[link] = number_in(await self._target.act("dropped", *link))
 
-        await _each(links, ask)
+        await each_of(links, ask)
         return dropped
 
     async def _keep_counting(self, cut: str) -> None:
@@ -509,11 +510,11 @@ async def recover(
         HarnessError: a command failed.
     """
     if Capability.CUT in needs:
-        await _each(list(permutations(nodes, 2)), lambda link: target.act("heal", *link))
+        await each_of(list(permutations(nodes, 2)), lambda link: target.act("heal", *link))
     if Capability.PAUSE in needs:
-        await _each(nodes, lambda node: target.act("resume", node))
+        await each_of(nodes, lambda node: target.act("resume", node))
     if needs & {Capability.KILL, Capability.STOP}:
-        await _each(nodes, lambda node: target.act("start", node))
+        await each_of(nodes, lambda node: target.act("start", node))
 
 
 def number_in(text: str) -> int:
@@ -521,7 +522,7 @@ def number_in(text: str) -> int:
     return sum(int(word) for word in text.split() if word.isdecimal())
 
 
-async def _each(items: Iterable[object], act: Callable[..., Awaitable[object]]) -> None:
+async def each_of(items: Iterable[object], act: Callable[..., Awaitable[object]]) -> None:
     """Do something to each at the same time. Raises the first error after all have ended."""
     failed: list[Exception] = []
 

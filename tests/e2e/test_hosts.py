@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.host_lab import Lab, lab, missing
+from tests.support.further_targets import NOT_IN_CI
+from tests.support.host_lab import Lab, lab, missing, why_no_power
 from tests.support.volume import whole
 
 pytestmark = [
@@ -20,6 +22,12 @@ pytestmark = [
     pytest.mark.skipif(bool(missing()), reason=f"no hosts can be made: {missing()}"),
 ]
 
+needs_power = pytest.mark.skipif(
+    bool(why_no_power()), reason=f"{NOT_IN_CI}: hosts cannot lose power here: {why_no_power()}"
+)
+needs_etcd = pytest.mark.skipif(
+    shutil.which("etcd") is None, reason="no etcd here: Debian's package etcd-server has it"
+)
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLE = ROOT / "examples" / "kvs"
 WAIT_S = 60.0
@@ -121,12 +129,49 @@ def test_a_group_on_three_hosts_is_shaken(project: Project) -> None:
     assert (project.latest / "nodes" / "n0" / "data.tar").stat().st_size > 0
 
 
+ETCD = """
+[targets.etcds]
+start = ["etcd", "--name={id}", "--data-dir={data}/etcd", "--listen-client-urls=http://{client}",
+         "--advertise-client-urls=http://{client}", "--listen-peer-urls=http://{peer}",
+         "--initial-advertise-peer-urls=http://{peer}", "--initial-cluster={members}"]
+client = "etcd.py"
+peer_format = "{id}=http://{address}"
+
+[targets.etcds.promises]
+durable_under = ["process", "network", "power"]
+
+"""
+
+
+@needs_etcd
+@needs_power
+def test_a_loss_of_power_takes_what_a_node_has_not_synced(project: Project) -> None:
+    file = project.folder / "shaketable.toml"
+    hosts = file.read_text().replace("[targets.kvs.hosts]", "[targets.etcds.hosts]")
+    file.write_text(ETCD + hosts[hosts.index("[targets.etcds.hosts]") :])
+    shutil.copy(ROOT / "examples" / "http" / "client.py", project.folder / "etcd.py")
+    run = RUN.replace("--target kvs", "--target etcds").replace("--rate 100", "--rate 400")
+    done = project.shell(
+        f"{run} --faults power,kill --nemesis-schedule sequence --nemesis-interval 1"
+        " --time-limit 15"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = json.loads((project.latest / "results.json").read_text())
+    assert results["valid"] is True
+    for fault in ("power", "kill"):
+        assert results["faults"]["by_name"][fault]["bit"] > 0, results["faults"]
+    assert re.search(r"took effect: unsynced bytes lost: .*n\d [1-9]", done.stdout), done.stdout
+    assert is_clean(project.lab)
+    assert (project.latest / "nodes" / "n0" / "data.tar").stat().st_size > 0
+
+
 def test_doctor_tries_the_faults_on_the_hosts(project: Project) -> None:
     done = project.shell(f"{sys.executable} -P -m shaketable doctor --target kvs --json")
     found = json.loads(done.stdout)
     states = {fault: worlds["hosts"]["state"] for fault, worlds in found["faults"].items()}
     for fault in ("kill", "pause", "partition"):
         assert states[fault] == "works", found["faults"][fault]
+    assert states["power"] in ("works", "no-effect")  # an example that may have synced all
     assert states["loss"] == "lacking"
     assert "failed" not in states.values(), found
     assert (done.returncode, found["exit_code"]) == (0, 0), done.stderr

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,7 @@ import pytest
 import trio
 
 from shaketable.harness.contracts.abilities import Hosts
+from shaketable.harness.contracts.capabilities import Capability
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import (
     NO_ROLE,
@@ -35,7 +37,12 @@ from shaketable.harness.runtime.hosts.world import HostsWorld
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.observer import SilentObserver
 from shaketable.harness.runtime.processes.ports import find_free
+from tests.support.further_targets import NOT_IN_CI
+from tests.support.host_lab import why_no_power
 
+needs_power = pytest.mark.skipif(
+    bool(why_no_power()), reason=f"{NOT_IN_CI}: hosts cannot lose power here: {why_no_power()}"
+)
 SSH = """#!/bin/sh
 printf '%s\\n' "$*" >> {folder}/asked
 [ ! -e {folder}/down ] || {{ cat {folder}/down >&2; exit 255; }}
@@ -147,6 +154,70 @@ def test_a_pid_of_another_process_is_not_the_nodes(place: Place) -> None:
     (Path(place.directory) / "pid").write_text(f"{os.getpid()} 1\n")
     assert run(scripts.kill(place)) == "\n"
     assert run(scripts.pause(place)) == ""
+
+
+WRITER = """
+import os, time
+def write(name, text, sync):
+    with open(name, "a") as file:  # ext4 soon writes what was truncated
+        file.write(text)
+        file.flush()
+        if sync:
+            os.fsync(file.fileno())
+write("synced", "a" * 10_000, True)
+os.fsync(os.open(".", 0))
+write("fresh", "b" * 10_000, True)
+os.rename("synced", "renamed")
+write("unsynced", "c", False)
+print("written", flush=True)
+while True:  # something unsynced at any time
+    write("unsynced", "c" * 5_000, False)
+    time.sleep(0.01)
+"""
+
+
+@needs_power
+def test_a_loss_of_power_takes_what_is_not_synced(place: Place) -> None:
+    place = replace(place, has_disk=True)
+    data = Path(place.directory) / "data"
+    argv = ("sh", "-c", 'cd "$1" && exec "$2" -c "$3"', "sh", str(data), sys.executable, WRITER)
+    try:
+        assert run(scripts.power(place)) == ""  # it does not run
+        run(scripts.start(place, argv, {}))
+        while not run(scripts.log(place)).endswith("written\n"):
+            time.sleep(0.02)
+        lost = dict(line.split() for line in run(scripts.power(place)).splitlines())
+        assert int(lost["lost_bytes"]) >= 4_096
+        assert int(lost["lost_entries"]) >= 1  # of the new name, or of the file
+        assert line_of(scripts.state(place)) == "gone"
+        assert (data / "synced").read_text() == "a" * 10_000  # its new name was not synced
+        assert not (data / "unsynced").exists() or not (data / "unsynced").stat().st_size
+        run(scripts.start(place, ("ls", str(data)), {}))
+        wait_for(place, "ended 0")
+        assert "synced" in run(scripts.log(place)).split()
+        names = subprocess.run(
+            ["tar", "-tf", "-"], input=archive(place), capture_output=True, check=True
+        ).stdout.decode()
+        assert "data/synced" in names.split()
+    finally:
+        run(scripts.kill(place))
+        run(scripts.remove(place))
+    assert place.run not in Path("/proc/mounts").read_text()
+    assert not Path(place.run_directory).exists()
+
+
+def archive(place: Place) -> bytes:
+    script = scripts.data(place).encode()
+    return subprocess.run(["sh", "-s"], input=script, capture_output=True, check=True).stdout
+
+
+def test_what_a_host_lacks_for_losses_of_power_is_told(place: Place) -> None:
+    asked = scripts.check(replace(place, has_disk=True), "sh", ())
+    assert "power" in run(asked.replace("for tool in mkfs.ext4", "for tool in no-such-tool"))
+    assert "power no-such-tool is not there" in run(
+        asked.replace("for tool in mkfs.ext4", "for tool in no-such-tool")
+    )
+    assert "\npower" not in run(scripts.check(place, "sh", ()))
 
 
 def test_links_are_cut_by_the_addresses_of_their_senders() -> None:
@@ -332,11 +403,12 @@ def test_this_machine_must_not_be_a_host_whose_links_are_cut(
     nft.chmod(0o755)
     group, target = group_of(tmp_path, [])
     why = trio.run(group.check, target)
-    assert why is not None
-    assert why.startswith("this machine is the host of n0, as host root@127.0.0.1 of n0 sees it")
+    assert why.keys() == {Capability.CUT}
+    told = "this machine is the host of n0, as host root@127.0.0.1 of n0 sees it: a cut would"
+    assert why[Capability.CUT].startswith(told)
     nft.write_text("#!/bin/sh\necho Operation not permitted >&2; exit 1\n")
     why = trio.run(group_of(tmp_path, [])[0].check, target)
-    assert why == "host root@127.0.0.1 of n0: nft: Operation not permitted"
+    assert why == {Capability.CUT: "host root@127.0.0.1 of n0: nft: Operation not permitted"}
 
 
 def test_the_users_options_come_first(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import select
 import shutil
 import subprocess
@@ -22,6 +23,7 @@ from itertools import chain
 from pathlib import Path
 
 TOOLS = ("sshd", "ssh", "ssh-keygen", "nft", "ip", "unshare", "nsenter", "mount")
+DISK_TOOLS = ("mkfs.ext4", "losetup", "mount", "umount", "mountpoint", "perl")
 READY_S = 30.0
 UNSHARE = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 SSHD = """
@@ -60,6 +62,20 @@ def missing() -> str:
     return f"no {', '.join(lacking)}" if lacking else ""
 
 
+def why_no_power() -> str:
+    """Return why hosts here cannot lose power; "" if they can."""
+    if os.geteuid():
+        return "not root"
+    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+    lacking = [tool for tool in DISK_TOOLS if shutil.which(tool, path=path) is None]
+    if lacking:
+        return f"no {', '.join(lacking)}"
+    if tuple(map(int, platform.release().split(".")[:2])) < (6, 5):
+        return "before Linux 6.5, which tells what is not synced"
+    free = subprocess.run(["losetup", "-f"], env={"PATH": path}, capture_output=True, check=False)
+    return "no loop devices" if free.returncode else ""
+
+
 class Lab:
     """A lab that is up, seen from outside of it."""
 
@@ -95,10 +111,11 @@ class Lab:
             self.run(f"ip link set {link} up")
 
     def left_on(self, node: str) -> dict[str, str]:
-        """Return what is left on a host: processes, tables of the packet filter, files."""
+        """Return what is left on a host: processes, tables of the packet filter, mounts, files."""
         seen = {
             "processes": "grep -lF SHAKETABLE_NODE= /proc/[0-9]*/environ 2>/dev/null || :",
             "tables": "/usr/sbin/nft list tables",
+            "mounts": "grep /var/tmp/shaketable /proc/mounts || :",
             "files": "ls -A /var/tmp/shaketable 2>/dev/null || :",
         }
         return {what: out for what, look in seen.items() if (out := self.run(look, node).stdout)}

@@ -19,6 +19,7 @@ import msgspec
 import trio
 
 from shaketable.harness.contracts.abilities import Hosts
+from shaketable.harness.contracts.capabilities import Capability
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import Address, Launch, NodeLayout, NodeStatus, Target
 from shaketable.harness.history.run_folder import RunFolder, write_atomically
@@ -57,6 +58,7 @@ class HostGroup:
         folder: the run's folder here: gets the nodes' output.
         tell: is given lines for the user.
         scratch: an existing folder of ours for connections that are kept; None: none is.
+        has_disks: whether each node's data lies on a file system of its own, to lose power.
     """
 
     def __init__(
@@ -66,6 +68,8 @@ class HostGroup:
         folder: RunFolder,
         tell: Callable[[str], None],
         scratch: Path | None = None,
+        *,
+        has_disks: bool = False,
     ) -> None:
         names = [f"n{number}" for number in range(len(hosts.ssh))]
         self.nodes = tuple(names)
@@ -76,7 +80,7 @@ class HostGroup:
         self.layouts = _layouts(run, hosts)
         self._run, self._hosts, self._folder = run, hosts, folder
         self._tell = tell
-        self._places = {node: Place(hosts.folder, run, node) for node in names}
+        self._places = {node: Place(hosts.folder, run, node, has_disks) for node in names}
         self._at = {
             node: Host(node, name, (*hosts.options, *hosts.destination(number)), scratch, tell)
             for number, (node, name) in enumerate(zip(names, hosts.ssh, strict=True))
@@ -88,10 +92,10 @@ class HostGroup:
 
     # ---- before anything is started ------------------------------------------------------
 
-    async def check(self, target: Target) -> str | None:
+    async def check(self, target: Target) -> dict[Capability, str]:
         """Look at every host, telling which is fit.
 
-        Returns why links cannot be cut on one of them, or None.
+        Returns what cannot be done on one of them, and why.
 
         Raises:
             HarnessError: a host cannot be used; what, where, what to do.
@@ -116,18 +120,17 @@ class HostGroup:
             node: dict(line.partition(" ")[::2] for line in text.splitlines())
             for node, text in found.items()
         }
-        without = {node: known["links"] for node, known in facts.items() if "links" in known}
-        self.cuts = tuple(node for node in self.nodes if node not in without)
-        for node, why in without.items():
-            return f"{self._at[node].name}: {why}"
+        self.cuts = tuple(node for node, known in facts.items() if "links" not in known)
+        lacks: dict[Capability, str] = {}
         for node, known in facts.items():
+            for capability, fact in ((Capability.CUT, "links"), (Capability.POWER, "power")):
+                if fact in known:
+                    lacks.setdefault(capability, f"{self._at[node].name}: {known[fact]}")
             for ours, addresses in self._sources.items():
                 if known["from"] in addresses:
-                    return (
-                        f"this machine is the host of {ours}, as {self._at[node].name} sees it: a"
-                        " cut would cut it off too"
-                    )
-        return None
+                    why = f"this machine is the host of {ours}, as {self._at[node].name} sees it"
+                    lacks.setdefault(Capability.CUT, f"{why}: a cut would cut it off too")
+        return lacks
 
     async def start_all(self) -> None:
         """Start all nodes. Raises HarnessError: one does not start."""
@@ -172,7 +175,8 @@ class HostGroup:
                 return scripts.heal(place, node)
             case _:
                 make = {"kill": scripts.kill, "stop": scripts.stop, "pause": scripts.pause}
-                return {**make, "resume": scripts.resume, "state": scripts.state}[action](place)
+                make |= {"resume": scripts.resume, "state": scripts.state, "power": scripts.power}
+                return make[action](place)
 
     async def dropped(self, to: str) -> dict[str, int]:
         """Return how many bytes for a node are dropped, by sender. Raises as `act`."""

@@ -2,13 +2,15 @@
 
 Each is given to `sh -s` as a whole and does nothing until it is whole: it is one function, called
 in its last line. Each may be run again where it was run already. They need, beside the tools of
-POSIX, /proc, setsid, and for links nft or iptables (as root, or by `sudo -n`).
+POSIX, /proc, setsid, and as root or by `sudo -n`: for links nft or iptables, for losses of power
+mkfs.ext4, a loop device, perl, and Linux 6.5, which tells what is not synced.
 
 A node is a shell that starts its program in a session of its own and writes down, before that, its
 pid and its start time: together they name one process, since pids are reused. What the program
 starts has the node's mark in its environment, wherever it moves to.
 
-Source: jepsen.control.util (start-daemon!, stop-daemon!), proc(5), nft(8).
+Source: jepsen.control.util (start-daemon!, stop-daemon!), proc(5), nft(8);
+EXT4_IOC_SHUTDOWN of ext4; cachestat(2).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from errno import ENOSYS
 from shlex import quote
 from typing import Final
 
@@ -27,6 +30,14 @@ ROUNDS_MAX: Final = 60
 """A signal is sent again so often, each 50 ms, until it has shown its effect."""
 LOG_BYTES_MAX: Final = 256 << 20
 """So much of the end of a node's output is fetched."""
+DISK_BYTES: Final = 4 << 30
+"""The size of a node's disk, where it can lose power. Its file has holes: it takes what is used."""
+_IOC_SHUTDOWN: Final = 0x8004587D
+_GOING_NOLOGFLUSH: Final = 2
+"""EXT4_IOC_SHUTDOWN, and its flag: the journal is not flushed."""
+UNSYNCED_WITHIN_S: Final = 2
+"""How long is waited for a moment at which a node has something that is not synced."""
+_CACHESTAT: Final = 451
 _COUNTED: Final = re.compile(r"chain from_(\w+) \{|counter packets \d+ bytes (\d+)")
 _COUNTED_BY_IPTABLES: Final = re.compile(
     r"^ *\d+ +(\d+) DROP .*/\* shaketable_[a-z0-9]+_(\w+)_ \*/", re.MULTILINE
@@ -41,11 +52,13 @@ class Place:
         folder: the folder of all runs there.
         run: the run's name: letters and digits, as no other run's.
         node: the node's id.
+        has_disk: whether its data lies on a file system of its own, which can lose power.
     """
 
     folder: str
     run: str
     node: str
+    has_disk: bool = False
 
     @property
     def run_directory(self) -> str:
@@ -146,6 +159,7 @@ def check(place: Place, program: str, ports: Sequence[int]) -> str:
     done
     printf 'user %s\\n' "$(id -un)"
     printf 'from %s\\n' "${{SSH_CONNECTION%% *}}"
+    {_CHECK_DISK if place.has_disk else ""}
     if command -v nft >/dev/null; then list='nft list tables'
     elif command -v iptables >/dev/null; then list='iptables -w -nL INPUT'
     else printf "links nft is not there: install nftables\\n"; return
@@ -156,15 +170,30 @@ def check(place: Place, program: str, ports: Sequence[int]) -> str:
     )
 
 
+_CHECK_DISK: Final = f"""
+    lacks=
+    for tool in mkfs.ext4 losetup mount umount mountpoint getconf perl; do
+        command -v "$tool" >/dev/null || lacks="$tool is not there"
+    done
+    [ -e /dev/loop-control ] || lacks='there are no loop devices'
+    perl -e 'syscall({_CACHESTAT}, -1, 0, 0, 0); exit($! == {ENOSYS})' 2>/dev/null ||
+        lacks=${{lacks:-'Linux tells what is not synced from 6.5 on'}}
+    why=$(root true 2>&1) || lacks="no root: $(printf '%s' "$why" | tail -n 1)"
+    [ -z "$lacks" ] || printf 'power %s\\n' "$lacks"
+"""
+
+
 def start(place: Place, argv: Sequence[str], env: Mapping[str, str]) -> str:
     """Start the node, unless it runs. Its output goes to a file there."""
     marked = {**env, MARK: place.mark}
     settings = " ".join(quote(f"{name}={text}") for name, text in marked.items())
     return _script(
         place,
+        _DISK if place.has_disk else "",
         f"""
-    mkdir -p "$dir/data" && cd "$dir" || fail "cannot make $dir"
+    mkdir -p "$dir" && cd "$dir" || fail "cannot make $dir"
     ! leader >/dev/null || return 0
+    {"renew_disk" if place.has_disk else "mkdir -p data || fail cannot make $dir/data"}
     rm -f pid ended
     [ -z "$(tail -c 1 node.log 2>/dev/null)" ] || echo >> node.log  # a killed node left half a line
     printf -- '--- shaketable: %s starts at %s\\n' {quote(place.node)} "$(date)" >> node.log
@@ -191,6 +220,15 @@ _KILL: Final = f"""
     done"""
 
 
+_PAUSE: Final = f"""
+    tries=0
+    while struck=$(signal STOP); awake=$(running $struck); [ -n "$awake" ]; do
+        tries=$((tries + 1))
+        [ "$tries" -le {ROUNDS_MAX} ] || fail "process $awake does not stop"
+        nap
+    done"""
+
+
 def stop(place: Place) -> str:
     """Ask the node to end, and kill what has not ended in time; print "killed" if it ran."""
     return _script(place, _STOP + _KILL + "\n    printf '%s\\n' \"$asked$found\"")
@@ -209,13 +247,7 @@ def pause(place: Place) -> str:
     return _script(
         place,
         f"""
-    leader >/dev/null || return 0
-    tries=0
-    while struck=$(signal STOP); awake=$(running $struck); [ -n "$awake" ]; do
-        tries=$((tries + 1))
-        [ "$tries" -le {ROUNDS_MAX} ] || fail "process $awake does not stop"
-        nap
-    done
+    leader >/dev/null || return 0{_PAUSE}
     printf 'paused\\n'""",
     )
 
@@ -274,12 +306,97 @@ def log(place: Place) -> str:
 
 def data(place: Place) -> str:
     """Print an archive of the node's data."""
-    return _script(place, '    [ ! -d "$dir/data" ] || tar -C "$dir" -cf - data')
+    # Beside the data itself, also where $dir/data is a link.
+    return _script(place, '    [ ! -d "$dir/data" ] || tar -C "$dir/data/.." -cf - data')
 
 
 def remove(place: Place) -> str:
     """Remove what the run has written there."""
-    return _script(place, f"    rm -rf {quote(place.run_directory)}")
+    return _script(place, _DISK, f"    unmount\n    rm -rf {quote(place.run_directory)}")
+
+
+# ---- power: the node's data lies on an ext4 of its own, in a file on a loop device --------------
+
+_DISK: Final = rf"""
+unmount() {{
+    tries=0
+    while mountpoint -q "$dir/disk" 2>/dev/null; do
+        why=$(root umount "$dir/disk" 2>&1) || tries=$((tries + 1))
+        [ "$tries" -le {ROUNDS_MAX} ] || fail "$dir/disk cannot be unmounted: $why"
+        [ "$tries" = 0 ] || nap
+    done
+}}
+mount_disk() {{
+    why=$(root mount -o loop "$dir/disk.ext4" "$dir/disk" 2>&1) ||
+        fail "$dir/disk.ext4 cannot be mounted: $why"
+}}
+renew_disk() {{  # mount it as after a loss of power or a start of the host; make it, if it is not
+    mkdir -p "$dir/disk" && unmount
+    if [ ! -e "$dir/disk.ext4" ]; then
+        dd if=/dev/zero of="$dir/disk.new" bs=1 count=0 seek={DISK_BYTES} 2>/dev/null &&
+            why=$(mkfs.ext4 -q -F "$dir/disk.new" 2>&1) || fail "no disk can be made: $why"
+        mv "$dir/disk.new" "$dir/disk.ext4" && mount_disk
+        root mkdir -p "$dir/disk/data" && root chown "$(id -u):$(id -g)" "$dir/disk/data" || return
+        rm -rf "$dir/data" && ln -s disk/data "$dir/data" && unmount  # unmounted: all is synced
+    fi
+    mount_disk
+}}
+names() {{ (cd "$dir/disk/data" && root find . ! -name . -print) | sort; }}
+"""
+_SHUT_DOWN: Final = rf"""
+my ($disk, @processes) = @ARGV;
+my @files;
+open(my $root, "<", $disk) or die "$disk: $!";
+while (my $name = <STDIN>) {{
+    chomp $name;
+    if (open(my $file, "<", "$disk/data/$name")) {{ push @files, $file }}
+}}
+sub unsynced {{  # in pages
+    my $pages = 0;
+    for my $file (@files) {{
+        my ($whole, $found) = (pack("Q2", 0, 0), pack("Q5", 0, 0, 0, 0, 0));
+        syscall({_CACHESTAT}, fileno $file, $whole, $found, 0) < 0 and die "cachestat: $!";
+        $pages += (unpack "Q5", $found)[1];
+    }}
+    return $pages;
+}}
+my $going = pack("L", {_GOING_NOLOGFLUSH});
+my $until = time + {UNSYNCED_WITHIN_S};
+my $dirty = 0;
+until ($dirty = unsynced() or time > $until) {{}}
+kill "KILL", @processes;  # first: a node that lives on a dead disk may acknowledge what is lost
+defined(ioctl($root, {_IOC_SHUTDOWN:#x}, $going)) or die "$disk cannot be shut down: $!";
+for my $process (@processes) {{  # what it had mapped is known as unsynced once it is gone
+    for (1 .. 200) {{
+        last unless defined readlink "/proc/$process/exe";
+        select undef, undef, undef, 0.01;
+    }}
+}}
+my $left = unsynced();
+print $left > $dirty ? $left : $dirty, "\n";
+"""
+"""In Perl: when something is not synced, kills the node and shuts the file system down at once;
+prints how many pages were not synced."""
+
+
+def power(place: Place) -> str:
+    """Cut the node's power: what it has not synced is lost. Print how much was, if it ran."""
+    return _script(
+        place,
+        _DISK,
+        f"""
+    leader >/dev/null || return 0
+    names > "$dir/names"
+    struck=$(signal CONT)
+    ulimit -n 65536 2>/dev/null || :
+    pages=$(cd "$dir/disk/data" && root find . -type f -print |
+        root perl -e {quote(_SHUT_DOWN)} "$dir/disk" $struck) || fail "power cannot be cut"{_KILL}
+    rm -f "$dir/ended"
+    renew_disk
+    printf 'lost_bytes %s\\n' "$((pages * $(getconf PAGESIZE)))"
+    printf 'lost_entries %s\\n' "$(names | comm -3 "$dir/names" - | grep -c .)"
+    """,
+    )
 
 
 # ---- links: what other nodes send to this one is dropped where it arrives ----------------------

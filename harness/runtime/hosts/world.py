@@ -20,16 +20,22 @@ from typing import Final
 
 import trio
 
-from shaketable.harness.campaigns.campaign import Campaign, target_of
+from shaketable.harness.campaigns.campaign import Campaign, faults_of, target_of
 from shaketable.harness.contracts.abilities import RunsOnHosts
 from shaketable.harness.contracts.capabilities import Capability, Link
 from shaketable.harness.contracts.errors import HarnessError
-from shaketable.harness.contracts.plugins import NodeStatus
+from shaketable.harness.contracts.plugins import UNTOUCHED, Json, NodeStatus
 from shaketable.harness.contracts.program import PROGRAM
+from shaketable.harness.discovery import get
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.run_markers import scratch_prefix
 from shaketable.harness.runtime.clients.workers import plan_workers
-from shaketable.harness.runtime.existing_world import ExistingWorld, Strike, run_name
+from shaketable.harness.runtime.existing_world import (
+    ExistingWorld,
+    Strike,
+    each_of,
+    run_name,
+)
 from shaketable.harness.runtime.facts import wall_clock
 from shaketable.harness.runtime.hosts.group import HostGroup
 from shaketable.harness.runtime.hosts.ssh import UnreachableError
@@ -112,6 +118,40 @@ class HostsWorld(ExistingWorld):
             for node, why in self._group.left.items()
         )
 
+    async def lose_power(self, nodes: Sequence[str], on: str = "") -> Json:
+        """Cut the power of nodes, all at once; see `LosesPower.lose_power`.
+
+        No event of a node is seen here, so it is cut at once.
+        """
+        printed: dict[str, str | None] = {}
+
+        async def strike(node: str) -> None:
+            printed[node] = await self._cut_power(node)
+
+        await each_of(nodes, strike)
+        lost = {
+            node: dict(line.split() for line in text.splitlines())
+            for node, text in printed.items()
+            if text
+        }
+        return {
+            "incarnations": {
+                node: UNTOUCHED if text is None else self._incarnation[node]
+                for node, text in printed.items()
+            },
+            "lost_bytes": {node: int(of["lost_bytes"]) for node, of in lost.items()},
+            "lost_entries": {node: int(of["lost_entries"]) for node, of in lost.items()},
+        }
+
+    async def _cut_power(self, node: str) -> str | None:
+        """Cut a node's power; return what was printed, None if the node is down."""
+        async with self._turns[node]:
+            if node in self._down:
+                return None
+            self._down[node] = Strike()
+            self._ended.add(node)
+            return await self._strike("power", node, self._down[node], self._start)
+
     async def _ask(self, node: str) -> NodeStatus | None:
         status = await super()._ask(node)
         if status is None and self._nursery is not None and node not in self._looking:
@@ -191,10 +231,10 @@ async def build(
     let_go = partial(shutil.rmtree, scratch, ignore_errors=True)
     try:
         run = run_name(folder, start_ns)
-        group = HostGroup(run, target.hosts, folder, observer.note, scratch)
-        why = await group.check(target)
-        if why is not None:
-            target.lacks[Capability.CUT] = why
+        needs = {need for fault in faults_of(campaign) for need in get("faults", fault).needs}
+        has_disks = Capability.POWER in needs
+        group = HostGroup(run, target.hosts, folder, observer.note, scratch, has_disks=has_disks)
+        target.lacks.update(await group.check(target))
         records = open_records(campaign, target, folder, command, now_ns, start_ns, monotonic_ns)
     except BaseException:
         let_go()
