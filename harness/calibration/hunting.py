@@ -126,11 +126,13 @@ def attempts(effort: Effort, hunt: Hunt) -> Iterator[RunSpec | int]:
     """Yield the attempts of a hunt: seeds, and campaigns by number.
 
     In the simulated worlds campaigns alternate with batches of seeds, which cover fewer client
-    operations. The correct system gets campaigns only where the target has no seeds.
+    operations. The correct system gets campaigns only where the target has no seeds, and a bug
+    gets no seeds whose worlds lack the part that it breaks.
     """
     campaigns = 1 if hunt.bug == CLEAN else effort.runs_max
     target = discovery.get("targets", hunt.target)
-    if not (hunt.method == "sim" and hunt.is_simulated and isinstance(target, Simulated)):
+    has_seeds = isinstance(target, Simulated) and hunt.method == "sim"
+    if not has_seeds or not (hunt.bug == CLEAN or hunt.bug in target.simulator.mutants):
         yield from range(campaigns)
         return
     seeds = int(effort.virtual_s_max / VIRTUAL_S_DEFAULT)

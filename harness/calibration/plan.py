@@ -40,7 +40,6 @@ class Hunt(msgspec.Struct, frozen=True, kw_only=True):
         seed: the base of its campaigns' seeds; the first seed in the simulated worlds.
         workload: of the family's campaign; "" for the default.
         faults: of the family's campaign; () for the default.
-        is_simulated: whether the target's simulated worlds can run with the bug.
     """
 
     bug: str
@@ -51,7 +50,6 @@ class Hunt(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     workload: str = ""
     faults: tuple[str, ...] = ()
-    is_simulated: bool = False
 
     @property
     def id(self) -> str:
@@ -125,7 +123,7 @@ def make_plan(
     # A family's campaign shows nothing about the correct system that the others do not.
     untouched = [
         _hunt(
-            PlantedBug(name=CLEAN, family="", targets=(target,), breaks="", is_simulated=True),
+            PlantedBug(name=CLEAN, family="", targets=(target,), breaks=""),
             method,
             repeat,
             seed,
@@ -149,7 +147,6 @@ def _hunt(bug: PlantedBug, method: Method, repeat: int, seed: int) -> Hunt:
         seed=_seed(seed, target, bug.name, method, repeat),
         workload=bug.workload,
         faults=tuple(bug.faults),
-        is_simulated=bug.is_simulated,
     )
 
 

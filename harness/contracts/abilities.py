@@ -631,7 +631,6 @@ class PlantedBug:
         links: the addresses in `source`.
         workload: the workload to hunt it with; empty: any.
         faults: the faults to hunt it under.
-        is_simulated: whether the target's simulated worlds have the part.
     """
 
     name: str
@@ -642,7 +641,6 @@ class PlantedBug:
     links: tuple[str, ...] = ()
     workload: str = ""
     faults: tuple[str, ...] = ()
-    is_simulated: bool = False
 
 
 @runtime_checkable

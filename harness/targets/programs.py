@@ -86,7 +86,6 @@ class PlantedBugs(Mapping[str, str]):
                 links=bug.links,
                 workload=bug.workload,
                 faults=bug.faults,
-                is_simulated=bug.is_simulated,
             )
             for bug in catalogue()
             if self._target in bug.targets

@@ -24,7 +24,7 @@ from shaketable.harness.calibration.plan import (
 from shaketable.harness.contracts.abilities import PlantedBug
 from shaketable.harness.contracts.verdict import ExitCode
 
-BUG = PlantedBug(name="lost-vote", family="consensus", targets=("dledger",), breaks="votes")
+BUG = PlantedBug(name="no-prevote", family="consensus", targets=("dledger",), breaks="votes")
 
 
 def test_each_bug_is_hunted_by_each_method_and_the_correct_system_by_all_but_its_family() -> None:
@@ -57,18 +57,29 @@ def test_a_bug_of_several_targets_is_there_once() -> None:
 
 def test_simulated_campaigns_come_between_seeds_of_both_worlds() -> None:
     plan = make_plan([BUG], {"dledger": 1}, ["sim"], 1, Effort(runs_max=5), 7)
-    seeded, clean = (msgspec.structs.replace(hunt, is_simulated=True) for hunt in plan.hunts)
+    seeded, clean = plan.hunts
     tried = list(attempts(plan.effort, seeded))
     assert [one for one in tried if isinstance(one, int)] == [0, 1, 2, 3, 4]
     assert isinstance(tried[8], int), "after four seeds of each world"
     asks = [one for one in tried if not isinstance(one, int)]
     assert len({(one.seed, one.world) for one in asks}) == len(asks) == 40
     assert not any(isinstance(one, int) for one in attempts(plan.effort, clean))
-    unseeded = msgspec.structs.replace(seeded, is_simulated=False)
+    unseeded = msgspec.structs.replace(seeded, bug="committed-before-handled")  # of a client
     assert list(attempts(plan.effort, unseeded)) == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("bug", ["lost-vote", CLEAN])
+def test_masters_and_slaves_have_seeds_too() -> None:
+    (bug,) = (
+        each
+        for each in planted_bugs(discovery.find("targets").values())
+        if each.name == "any-report-counts"
+    )
+    (hunt,) = make_plan([bug], {}, ["sim"], 1, Effort(virtual_s_max=60.0, runs_max=1), 7).hunts
+    seeds = [one for one in attempts(Effort(virtual_s_max=60.0, runs_max=1), hunt) if one != 0]
+    assert len(seeds) == 2
+
+
+@pytest.mark.parametrize("bug", ["no-prevote", CLEAN])
 def test_a_seed_that_cannot_be_run_is_told_of_a_planted_bug_and_hides_nothing_of_the_correct_system(
     bug: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,7 +91,6 @@ def test_a_seed_that_cannot_be_run_is_told_of_a_planted_bug_and_hides_nothing_of
     monkeypatch.setattr(hunting, "_run", lambda *_: (ExitCode.VALID, ""))
     plan = make_plan([BUG], {"dledger": 1}, ["sim"], 1, Effort(virtual_s_max=30.0, runs_max=1), 7)
     (hunt,) = (one for one in plan.hunts if one.bug == bug)
-    hunt = msgspec.structs.replace(hunt, is_simulated=True)
     if bug == CLEAN:
         with pytest.raises(IndexError):
             run_hunt(tmp_path, plan.effort, hunt)

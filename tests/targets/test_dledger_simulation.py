@@ -10,6 +10,7 @@ from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.simulation import RunSpec, Step, Tally, hunt
 from shaketable.harness.targets.dledger import PLUGIN
 from shaketable.harness.targets.simulators import CORE, INPUTS, ROLES, DLedgerSimulator
+from shaketable.system.mutants import catalogue
 from shaketable.system.raft.protocol import Message, Role
 from shaketable.system.sim import world as core_world
 
@@ -70,7 +71,7 @@ def test_a_file_that_is_no_run_is_refused_in_one_line(tmp_path) -> None:
 
 def test_the_target_offers_it_and_the_same_planted_bugs() -> None:
     assert isinstance(PLUGIN.simulator, DLedgerSimulator)
-    simulated = {bug.name for bug in PLUGIN.mutants.catalogue() if bug.is_simulated}
+    simulated = {bug.name for bug in catalogue() if bug.is_simulated}
     assert simulated == set(SIMULATOR.mutants)
     assert SIMULATOR.mutants.items() <= PLUGIN.mutants.items()
     assert all(PLUGIN.mutants.values())
