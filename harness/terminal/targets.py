@@ -18,9 +18,8 @@ from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.described import FILE_NAME, scaffold
 from shaketable.harness.described.operations import WORKLOADS
 from shaketable.harness.described.target_file import NAME, read
-from shaketable.harness.installing.cache import cache_folder, folder_of, is_installed
-from shaketable.harness.installing.installers import install as install_into
-from shaketable.harness.installing.pins import chosen, pinned
+from shaketable.harness.installing import cache_folder, chosen, folder_of, is_installed, pinned
+from shaketable.harness.installing import install as install_into
 from shaketable.harness.terminal.output import out, show_rows
 
 

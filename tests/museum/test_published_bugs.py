@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from shaketable.harness.campaigns.campaign import target_of
-from shaketable.harness.installing.pins import pinned
+from shaketable.harness.installing import pinned
 from shaketable.harness.museum.published_bugs import PublishedBug, published_bugs
 
 BUGS = published_bugs()

@@ -188,7 +188,7 @@ def check(
 
 
 def _with_reference(settings: CheckSettings) -> CheckSettings:
-    from shaketable.harness.installing.cache import cache_folder  # noqa: PLC0415 - as above
+    from shaketable.harness.installing import cache_folder  # noqa: PLC0415 - as above
     from shaketable.harness.judging.against import build  # noqa: PLC0415 - as above
 
     with _progress() as progress:
