@@ -23,7 +23,7 @@ from shaketable.harness.contracts.plugins import Launch
 from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.doctoring.findings import Fact
 from shaketable.harness.runtime.processes import children, faketime
-from shaketable.harness.volatile_disk import trial
+from shaketable.harness.volatile_disk.disk import tried_here
 
 FREE_BYTES_MIN: Final = 1 << 30
 """A campaign of one minute writes a tenth of this."""
@@ -148,7 +148,7 @@ def _foreign_clock(scratch: Path) -> Fact:
 
 def _foreign_disk() -> Fact:
     """Let a program on a disk of the harness lose power, and compare what it lost."""
-    found = trial.tried()
+    found = tried_here()
     what = found.what if found.works else f"cannot lose power: {found.what}"
     return Fact("disks of programs not ours", what, True, found.advice)
 

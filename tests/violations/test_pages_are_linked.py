@@ -12,7 +12,7 @@ import pytest
 from shaketable import reports
 from shaketable.harness.gating import read_stored
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.serving.responses import SELF_CONTAINED, Response, Site
+from shaketable.harness.serving.server import SELF_CONTAINED, Response, Site
 from shaketable.reports import junit
 from shaketable.reports.gating import markdown, sarif
 from shaketable.reports.gating.policy import Policy
