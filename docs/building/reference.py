@@ -17,7 +17,7 @@ from shaketable.harness.campaigns.scenarios import SCENARIOS
 from shaketable.harness.contracts.abilities import PlantedBug, planted_bugs
 from shaketable.harness.contracts.capabilities import family_of, needs_of
 from shaketable.harness.contracts.finding_kinds import FINDING_KINDS
-from shaketable.harness.museum.published_bugs import published_bugs
+from shaketable.harness.museum import published_bugs
 
 _INTRODUCTIONS: Final[Mapping[str, str]] = {
     "targets": "What can be shaken. `docs/your-own-system.md` adds your own, `docs/promises.md` has"
