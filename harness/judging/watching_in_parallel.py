@@ -31,7 +31,6 @@ from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.guard import die_with_parent
 from shaketable.harness.history.foreign.jsonl import EventLine
 from shaketable.harness.history.run_folder import write_atomically
-from shaketable.harness.judging.shared_watch import Found, SharedWatch
 from shaketable.harness.judging.watching import (
     CHECKPOINT_EVERY_S,
     CHECKPOINT_SHARE,
@@ -39,7 +38,9 @@ from shaketable.harness.judging.watching import (
     STDIN,
     TOLD_MAX,
     CheckpointOf,
+    Found,
     GrowingFile,
+    SharedWatch,
     WatchSettings,
     read_checkpoint,
     require_same,
