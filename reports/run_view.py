@@ -24,7 +24,7 @@ from shaketable.reports.availability import (
     summarise_failover,
 )
 from shaketable.reports.plain_json import ID_MAX, is_whole
-from shaketable.reports.plotting.node_samples import NOT_SAMPLED, Sampled
+from shaketable.reports.plotting.series import NOT_SAMPLED, Sampled
 from shaketable.reports.run_page.losses import NOT_JUDGED, Losses
 
 

@@ -229,12 +229,12 @@ def require_writable(options: GateOptions, runs: Sequence[Path]) -> None:
 def write_files(result: GateResult, options: GateOptions, version: str) -> list[int]:
     """Write the requested files, each even if another fails; return the exit codes of failures."""
     from shaketable.reports import junit  # noqa: PLC0415 - only where asked for
-    from shaketable.reports.gating import markdown, sarif  # noqa: PLC0415 - only where asked for
+    from shaketable.reports.gating import formats  # noqa: PLC0415 - only where asked for
 
     renderers: tuple[tuple[Path | None, Callable[[], str]], ...] = (
         (options.junit, lambda: junit.render_gate(result)),
-        (options.sarif, lambda: sarif.render(result, version)),
-        (options.markdown, lambda: markdown.render(result)),
+        (options.sarif, lambda: formats.render_sarif(result, version)),
+        (options.markdown, lambda: formats.render_markdown(result)),
     )
     codes: list[int] = []
     for path, render in renderers:
@@ -266,9 +266,9 @@ def github_job_output(
     finally:
         out.write(f"::{token}::\n")
     for result in results:
-        from shaketable.reports.gating import annotations  # noqa: PLC0415 - as above
+        from shaketable.reports.gating import formats  # noqa: PLC0415 - as above
 
-        for line in annotations.render(result):
+        for line in formats.render_annotations(result):
             out.write(f"{line}\n")
         _summarise(result, environ)
 
@@ -281,11 +281,11 @@ def _summarise(result: GateResult, environ: Mapping[str, str]) -> None:
     """
     if not (name := environ.get(STEP_SUMMARY)):
         return
-    from shaketable.reports.gating import markdown  # noqa: PLC0415 - as above
+    from shaketable.reports.gating import formats  # noqa: PLC0415 - as above
 
     try:
         with Path(name).open("ab") as file:
-            left = markdown.SUMMARY_BYTES_MAX - file.tell()
-            file.write(markdown.render(result, max(0, left)).encode(errors="replace"))
+            left = formats.SUMMARY_BYTES_MAX - file.tell()
+            file.write(formats.render_markdown(result, max(0, left)).encode(errors="replace"))
     except OSError as error:
         raise HarnessError(f"cannot write ${STEP_SUMMARY} {name}: {error.strerror}") from error

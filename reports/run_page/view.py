@@ -31,7 +31,7 @@ from shaketable.reports.availability import (
 )
 from shaketable.reports.elections import aimed_plans, elections, leader_changes, role_spans
 from shaketable.reports.plain_json import listed, mapping
-from shaketable.reports.plotting.node_samples import Sampled, read_samples
+from shaketable.reports.plotting.series import Sampled, read_samples
 from shaketable.reports.run_page.chosen_operations import named_operations
 from shaketable.reports.run_page.folder import RunFiles, read_run
 from shaketable.reports.run_page.losses import NOT_JUDGED, Losses, losses

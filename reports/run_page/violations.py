@@ -19,10 +19,9 @@ import pyarrow.compute as pc
 
 from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.history.schema import APPENDING, request_of
-from shaketable.reports.finding_texts import rank
+from shaketable.reports.finding_texts import are_steps, rank, steps_text
 from shaketable.reports.plain_json import ID_MAX, is_whole
 from shaketable.reports.run_view import OperationRow, Violation, ViolationGroup, named_operations
-from shaketable.reports.transaction_steps import are_steps, steps_text
 
 SHOWN_MAX = 20
 """Findings of one checker that are shown; the others are counted."""

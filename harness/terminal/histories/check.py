@@ -37,7 +37,7 @@ from shaketable.reports.check_page.checked_history import (
     failing_part,
     shown_findings,
 )
-from shaketable.reports.check_page.failing_part import text_lines
+from shaketable.reports.check_page.pictures import text_lines
 
 TIME_BUDGET_S_MAX: Final = 7 * 24 * 3600.0
 MEMORY_BYTES_MIN: Final = 1 << 20
