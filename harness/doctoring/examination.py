@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 import trio
 
-from shaketable.harness import guard, run_markers
+from shaketable.harness import guard, namespaces, run_markers
 from shaketable.harness.campaigns.campaign import default_faults
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import Target
@@ -28,7 +28,6 @@ from shaketable.harness.doctoring import survey as surveys
 from shaketable.harness.doctoring.findings import Examination, Finding, untried
 from shaketable.harness.doctoring.survey import Survey
 from shaketable.harness.doctoring.trials import Task
-from shaketable.harness.network import enter
 from shaketable.harness.network.probe import why_no_namespace
 from shaketable.harness.runtime.processes import children
 
@@ -151,7 +150,7 @@ async def _run(task: Task, log: Path, output: TrialOutput) -> str:
     """Run trials until they end; return why they ended, in case something was not tried."""
     program = [sys.executable, "-P", "-m", "shaketable.harness.doctoring.trials"]
     argv = [*program, str(os.getpid()), msgspec.json.encode(task).decode()]
-    argv = guard.command(enter.new(argv) if task.world == "netns" else argv, os.getpid())
+    argv = guard.command(namespaces.new(argv) if task.world == "netns" else argv, os.getpid())
     ended = await children.run(argv, log, output.take, START_TIMEOUT_S)
     if ended.is_late and output.trying:
         return f"it hangs: it was under way for longer than {FAULT_TIMEOUT_S:g} s"

@@ -69,7 +69,7 @@ def enter(campaign: Campaign) -> None:
     """
     if campaign.world != "netns":
         return
-    from shaketable.harness.network import enter as namespaces  # noqa: PLC0415 - the other worlds need none
+    from shaketable.harness import namespaces  # noqa: PLC0415 - the other worlds need none
     from shaketable.harness.network.probe import why_no_namespace  # noqa: PLC0415 - likewise
 
     if not namespaces.is_inside():

@@ -22,10 +22,9 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from shaketable.harness import guard, run_markers
+from shaketable.harness import guard, namespaces, run_markers
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.controlled_process import ControlledProcess
-from shaketable.harness.volatile_disk import enter
 
 KEPT: Final = "kept"
 """The folder beside a disk for files that a power loss may bring back."""
@@ -83,7 +82,7 @@ class VolatileDisk:
 
     def enter_command(self, directory: Path) -> tuple[str, ...]:
         """Return the command prefix that runs a program in a folder, where it sees the disk."""
-        return tuple(enter.into(self.pid, str(directory)))
+        return tuple(namespaces.into_mounts(self.pid, str(directory)))
 
     def why_ended(self) -> str | None:
         """Return how its process ended; None while it runs."""
