@@ -30,8 +30,7 @@ from shaketable.harness.contracts.abilities import PlantedBug
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.simulation import VIRTUAL_S_DEFAULT, RunSpec, Simulated
 from shaketable.harness.contracts.verdict import ExitCode
-from shaketable.harness.history.results_file import UnreadableError, read_results
-from shaketable.harness.history.run_folder import LATEST, RunFolder
+from shaketable.harness.history.run_folder import LATEST, RunFolder, UnreadableError, read_results
 from shaketable.reports.calibration_page import BugRow, CleanRow, Found, Score, Scorecard
 
 Method = Literal["default", "default-sim", "sim", "family"]

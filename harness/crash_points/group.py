@@ -41,8 +41,8 @@ from shaketable.harness.crash_points.points import Point
 from shaketable.harness.history.run_folder import RunFolder, write_atomically
 from shaketable.harness.history.segments import Recorder
 from shaketable.harness.runtime import phases, sites
-from shaketable.harness.runtime.clients.tasks import TaskWorkers
 from shaketable.harness.runtime.clients.worker import WorkerPlan
+from shaketable.harness.runtime.clients.workers import TaskWorkers
 from shaketable.harness.runtime.facts import RunFacts, describe, wall_clock
 from shaketable.harness.runtime.group_status import wait_until
 from shaketable.harness.runtime.ledger import Ledger, Lines

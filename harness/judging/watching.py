@@ -20,8 +20,7 @@ from typing import Any, Final, Self, TypeVar
 import msgspec
 
 from shaketable.checkers.linearizability.model_choice import model_named
-from shaketable.checkers.online import HistoryJudge, Violation, doubt_lines
-from shaketable.checkers.slices import Progress
+from shaketable.checkers.online import HistoryJudge, Progress, Violation, doubt_lines
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.foreign.jsonl import EventLine

@@ -18,10 +18,11 @@ import msgspec
 import multiprocess
 
 from shaketable.checkers.linearizability.model_choice import model_named
-from shaketable.checkers.online import HistoryJudge, Violation
-from shaketable.checkers.slices import (
+from shaketable.checkers.online import (
+    HistoryJudge,
     Progress,
     Slice,
+    Violation,
     conclude,
     progress_of,
     sliced,

@@ -41,7 +41,7 @@ from shaketable.harness.judging.watching import (
 from shaketable.harness.run_markers import scratch_prefix
 
 if TYPE_CHECKING:
-    from shaketable.checkers.slices import Progress
+    from shaketable.checkers.online import Progress
 
 FORMAT: Final = 1
 POLL_S: Final = 0.1

@@ -44,8 +44,7 @@ from shaketable.harness.contracts.errors import HarnessError, UsageError, unknow
 from shaketable.harness.contracts.rng import new_seed
 from shaketable.harness.contracts.verdict import ExitCode, worst_exit
 from shaketable.harness.faults.victims import UnknownVictimError, is_victim
-from shaketable.harness.history.results_file import UnreadableError, read_results
-from shaketable.harness.history.run_folder import LATEST, RunFolder
+from shaketable.harness.history.run_folder import LATEST, RunFolder, UnreadableError, read_results
 from shaketable.harness.matrix.folder import FaultCount, Journal, MatrixFolder, Outcome, code_of
 from shaketable.harness.matrix.plan import Cell, CellSpec, Matrix, Plan, expand, read_matrix
 from shaketable.harness.runtime import availability

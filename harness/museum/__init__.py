@@ -24,8 +24,13 @@ from shaketable.harness.campaigns.campaign import Campaign, load
 from shaketable.harness.contracts.finding_kinds import FINDING_KINDS
 from shaketable.harness.contracts.isolation import BREAKS
 from shaketable.harness.contracts.verdict import ExitCode
-from shaketable.harness.history.results_file import CheckerFile, UnreadableError, read_results
-from shaketable.harness.history.run_folder import LATEST, RunFolder
+from shaketable.harness.history.run_folder import (
+    LATEST,
+    CheckerFile,
+    RunFolder,
+    UnreadableError,
+    read_results,
+)
 from shaketable.reports.museum_page import Shown, Try
 
 BUGS: Final = Path(__file__).parent / "bugs"

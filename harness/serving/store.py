@@ -23,12 +23,14 @@ from typing import Any, BinaryIO, Final
 import msgspec
 
 from shaketable.harness import run_markers
-from shaketable.harness.history.results_file import (
+from shaketable.harness.history.run_folder import (
+    NoPlainFileError,
     ResultsFile,
+    RunFolder,
     UnreadableError,
+    open_plain,
     read_results,
 )
-from shaketable.harness.history.run_folder import NoPlainFileError, RunFolder, open_plain
 from shaketable.harness.matrix.folder import MatrixFolder
 from shaketable.reports.finding_texts import merge_totals, summarize
 from shaketable.reports.run_page.violations import kind_totals

@@ -17,8 +17,7 @@ from shaketable.harness import discovery
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.contracts.verdict import ExitCode
-from shaketable.harness.described import FILE_NAME
-from shaketable.harness.described.operations import WORKLOADS
+from shaketable.harness.described import FILE_NAME, WORKLOADS
 from shaketable.harness.described.target_file import NAME, read
 from shaketable.harness.installing import cache_folder, chosen, folder_of, is_installed, pinned
 from shaketable.harness.installing import install as install_into

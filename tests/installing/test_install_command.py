@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from shaketable.harness import discovery
-from shaketable.harness.campaigns.target_options import target_with
 from shaketable.harness.cli import run
 from shaketable.harness.contracts.verdict import ExitCode
+from shaketable.harness.discovery import target_with
 from shaketable.harness.installing import CACHE_VARIABLE, chosen, folder_of, pinned
 from shaketable.harness.targets.on_demand import PLUGINS
 

@@ -65,8 +65,7 @@ from shaketable.harness.history.foreign.texts import (
     SessionReader,
     TupleReader,
 )
-from shaketable.harness.history.results_file import UnreadableError, read_results
-from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.history.run_folder import RunFolder, UnreadableError, read_results
 from shaketable.harness.history.schema import OPERATIONS
 from shaketable.harness.history.segments import MAGIC
 

@@ -34,7 +34,6 @@ from typing import Any, Final, Protocol
 import trio
 
 from shaketable.harness import discovery
-from shaketable.harness.campaigns.target_options import target_with
 from shaketable.harness.contracts.abilities import (
     ChecksClients,
     OnUnexpected,
@@ -59,6 +58,7 @@ from shaketable.harness.contracts.plugins import (
     Workload,
 )
 from shaketable.harness.contracts.rng import rng_for
+from shaketable.harness.discovery import target_with
 from shaketable.harness.generators.clients import final_generator_of, generator_of
 from shaketable.harness.generators.generator import (
     Completion,
