@@ -175,7 +175,7 @@ COMMANDS: Final = (
     ),
     Command(
         "compare",
-        "compare:compare",
+        "gate:compare",
         "A B [OPTIONS]",
         "Put two runs side by side: what got worse from A to B, by how much, and how sure that is.",
     ),

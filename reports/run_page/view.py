@@ -42,8 +42,13 @@ from shaketable.reports.gating.run_measures import NOT_JUDGED, Losses, losses
 from shaketable.reports.plain_json import listed, mapping
 from shaketable.reports.plotting.series import Sampled, read_samples
 from shaketable.reports.run_page.chosen_operations import named_operations
-from shaketable.reports.run_page.promise_table import promise_rows, promised
-from shaketable.reports.run_page.violations import OperationLookup, group_findings, kind_totals
+from shaketable.reports.run_page.violations import (
+    OperationLookup,
+    group_findings,
+    kind_totals,
+    promise_rows,
+    promised,
+)
 from shaketable.reports.run_view import (
     CheckerView,
     DrainRow,
