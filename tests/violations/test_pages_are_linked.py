@@ -38,7 +38,7 @@ def test_the_gate_names_the_page_everywhere(folder: Path) -> None:
     result = gated(folder)
     assert result.runs[0].pages == (("lost-append", str(folder / PAGE)),)
     assert f"page of lost-append: {folder / PAGE}" in junit.render_gate(result)
-    shown = formats.render(result).replace("&#45;", "-").replace("&#95;", "_")
+    shown = formats.render_markdown(result).replace("&#45;", "-").replace("&#95;", "_")
     assert f"the page of lost-append: <code>{folder / PAGE}</code>" in shown
     told = json.loads(formats.render_sarif(result, "1"))["runs"][0]["results"]
     named = {one["ruleId"]: one["properties"].get("violation") for one in told}
