@@ -85,10 +85,10 @@ def _leave_stdout() -> None:
 
 def _start_in_namespace(arguments: Sequence[str]) -> int:
     """Exec the same command in a network namespace of its own; return only on failure."""
-    from shaketable.harness.network import enter  # noqa: PLC0415 - see the module's docstring
+    from shaketable.harness import namespaces  # noqa: PLC0415 - see the module's docstring
 
     sys.stdout.flush()
-    argv = enter.new([sys.executable, "-P", "-m", "shaketable", *arguments])
+    argv = namespaces.new([sys.executable, "-P", "-m", "shaketable", *arguments])
     try:
         os.execv(argv[0], argv)  # noqa: S606 - our own command again
     except OSError as error:

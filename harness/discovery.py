@@ -16,16 +16,18 @@ import importlib
 import inspect
 import pkgutil
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from shaketable.harness import described
 from shaketable.harness.contracts import plugins
+from shaketable.harness.contracts.abilities import TakesOptions
 from shaketable.harness.contracts.capabilities import FAMILIES, Capability, family_of, needs_of
 from shaketable.harness.contracts.errors import HarnessError, UsageError, unknown_name
+from shaketable.harness.contracts.plugins import Target
 from shaketable.harness.untrusted_text import error_text, plain, short_repr
 
 PACKAGES: Final[Mapping[str, str]] = {
@@ -359,3 +361,42 @@ def _are_names(value: Any) -> bool:
     """Return whether this is a collection of strings, and not one string."""
     is_many = isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping)
     return is_many and all(isinstance(one, str) for one in value)
+
+
+# The target of a campaign, with the options of its own that the campaign chooses.
+
+
+def parse_options(given: Iterable[str]) -> dict[str, str]:
+    """Return options by name, from texts such as "journal=off"; the last of a name counts.
+
+    Raises:
+        UsageError: one is not NAME=VALUE.
+    """
+    found = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not (equals and name.strip()) or "," in text:
+            raise UsageError(f"--option {text}: expected NAME=VALUE without commas, as journal=off")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def target_with(name: str, options: tuple[str, ...]) -> Target:
+    """Return a target with its options; always the same for the same ones, as it has a state.
+
+    Raises:
+        UsageError: there is no such target, or it has no such option, or not with that value.
+        HarnessError: as `get`.
+    """
+    target: Target = get("targets", name)
+    chosen = parse_options(options)
+    if not chosen:
+        return target
+    return _configured(cast("Hashable", target), name, tuple(sorted(chosen.items())))
+
+
+@functools.lru_cache(maxsize=64)
+def _configured(target: Hashable, name: str, options: tuple[tuple[str, str], ...]) -> Target:
+    if not isinstance(target, TakesOptions):
+        raise UsageError(f"--option {options[0][0]}: {name} has no options of its own")
+    return target.configured(dict(options))

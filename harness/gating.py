@@ -29,21 +29,23 @@ from shaketable.harness.history.export import (
     load_nemesis,
     load_operations,
 )
-from shaketable.harness.history.results_file import (
+from shaketable.harness.history.run_folder import (
     COUNT_MAX,
-    FILE_BYTES_MAX,
+    RESULTS_BYTES_MAX,
     SECONDS_MAX,
     CheckerFile,
     Count,
     FindingFile,
+    NoPlainFileError,
+    RunFolder,
     Seconds,
     UnreadableError,
     Valid,
     decode_json,
     read_json,
+    read_plain,
     read_results,
 )
-from shaketable.harness.history.run_folder import NoPlainFileError, RunFolder, read_plain
 from shaketable.harness.matrix import folder as folders
 from shaketable.harness.matrix.folder import Event, MatrixFolder
 from shaketable.harness.matrix.folder import Outcome as Attempt
@@ -195,7 +197,7 @@ def _read(path: Path, policy: Policy) -> list[RunFacts]:
 def _verdict_file(path: Path, policy: Policy) -> list[RunFacts]:
     """Read a file that `check --json` or `simulate --table --json` wrote."""
     try:
-        data = read_plain(path, FILE_BYTES_MAX)
+        data = read_plain(path, RESULTS_BYTES_MAX)
         if "planted_bugs" in decode_json(data, dict[str, msgspec.Raw]):
             return _hunts(path, decode_json(data, HuntsFile), policy)
         return _histories(path, decode_json(data, CheckFile))
@@ -373,7 +375,7 @@ def _is_below(path: Path, root: Path) -> bool:
 def _attempts(path: Path) -> dict[str, list[Attempt]]:
     """Read the journal, also while the matrix runs; ignore a torn last line."""
     try:
-        whole, _, _ = read_plain(path, FILE_BYTES_MAX).rpartition(b"\n")
+        whole, _, _ = read_plain(path, RESULTS_BYTES_MAX).rpartition(b"\n")
     except NoPlainFileError as error:
         raise HarnessError(f"cannot read {path}: {error}") from error
     attempts: dict[str, list[Attempt]] = {}

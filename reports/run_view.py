@@ -23,9 +23,9 @@ from shaketable.reports.availability import (
     Recovery,
     summarise_failover,
 )
+from shaketable.reports.gating.run_measures import NOT_JUDGED, Losses
 from shaketable.reports.plain_json import ID_MAX, is_whole
-from shaketable.reports.plotting.node_samples import NOT_SAMPLED, Sampled
-from shaketable.reports.run_page.losses import NOT_JUDGED, Losses
+from shaketable.reports.plotting.series import NOT_SAMPLED, Sampled
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-from shaketable.harness.volatile_disk import trial
+from shaketable.harness.volatile_disk.disk import why_no_volatile_disk
 from tests.support.further_targets import NOT_IN_CI
 from tests.support.turns import ALL, TURNS, turn_of_commit, waits_for_another
 from tests.support.volume import is_whole
@@ -50,7 +50,7 @@ WAITING_PART = 0.9
 @pytest.fixture
 def fuse() -> None:
     """Skip a test where no disk can lose what was not synced."""
-    why = trial.why_not()
+    why = why_no_volatile_disk()
     if why is not None:
         pytest.skip(f"no volatile disk here: {why}")
 

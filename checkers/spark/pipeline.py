@@ -52,7 +52,7 @@ from shaketable.checkers.engine.keys import (
 )
 from shaketable.checkers.engine.local import limited_memory
 from shaketable.checkers.engine.log_evidence import with_log_evidence
-from shaketable.checkers.slices import Progress as StreamProgress
+from shaketable.checkers.online import Progress as StreamProgress
 from shaketable.checkers.spark.frames import (
     ddl,
     is_split,

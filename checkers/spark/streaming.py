@@ -25,10 +25,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from shaketable.checkers.linearizability.model_choice import model_named
-from shaketable.checkers.online import HistoryJudge, Violation
-from shaketable.checkers.slices import (
+from shaketable.checkers.online import (
+    HistoryJudge,
     Progress,
     Slice,
+    Violation,
     conclude,
     progress_of,
     sliced,

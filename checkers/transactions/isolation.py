@@ -15,7 +15,14 @@ import pyarrow as pa
 
 from shaketable.checkers.findings import Findings, gather, settle
 from shaketable.checkers.logs.durability import why_unpromised
-from shaketable.checkers.transactions.dependencies import Dependencies, lost_updates
+from shaketable.checkers.transactions.forbidden_cycles import (
+    Dependencies,
+    Found,
+    WeakLevels,
+    lost_updates,
+    strongest,
+    weakest,
+)
 from shaketable.checkers.transactions.graph import (
     CO,
     FIRST,
@@ -32,7 +39,6 @@ from shaketable.checkers.transactions.history import (
     key_name,
     load_transactions,
 )
-from shaketable.checkers.transactions.levels import Found, WeakLevels, strongest, weakest
 from shaketable.checkers.transactions.observed import Anomaly, Observed, observe
 from shaketable.checkers.transactions.polygraph import (
     Choice,

@@ -46,9 +46,14 @@ from shaketable.checkers.kernels.transactions.graphs import (
 )
 from shaketable.checkers.kernels.transactions.reads import INITIAL
 from shaketable.checkers.transactions import graph
-from shaketable.checkers.transactions.dependencies import anti_edges
+from shaketable.checkers.transactions.forbidden_cycles import (
+    REALTIME,
+    SESSION,
+    WeakLevels,
+    anti_edges,
+    weakest,
+)
 from shaketable.checkers.transactions.graph import RW, WW, Edge, Edges, number_parts
-from shaketable.checkers.transactions.levels import REALTIME, SESSION, WeakLevels, weakest
 from shaketable.checkers.transactions.observed import Observed
 from shaketable.harness.contracts.isolation import BREAKS, implied
 

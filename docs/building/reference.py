@@ -12,13 +12,12 @@ import shaketable
 from docs.building import commands, files
 from docs.building.tables import code, prose, table
 from shaketable.harness import discovery
-from shaketable.harness.calibration.plan import planted_bugs
 from shaketable.harness.campaigns import built_in
 from shaketable.harness.campaigns.scenarios import SCENARIOS
-from shaketable.harness.contracts.abilities import PlantedBug
+from shaketable.harness.contracts.abilities import PlantedBug, planted_bugs
 from shaketable.harness.contracts.capabilities import family_of, needs_of
 from shaketable.harness.contracts.finding_kinds import FINDING_KINDS
-from shaketable.harness.museum.published_bugs import published_bugs
+from shaketable.harness.museum import published_bugs
 
 _INTRODUCTIONS: Final[Mapping[str, str]] = {
     "targets": "What can be shaken. `docs/your-own-system.md` adds your own, `docs/promises.md` has"

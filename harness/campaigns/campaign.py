@@ -24,7 +24,6 @@ from shaketable.harness.campaigns.built_in import CAMPAIGNS
 from shaketable.harness.campaigns.durations import seconds_of
 from shaketable.harness.campaigns.scenarios import SCENARIOS
 from shaketable.harness.campaigns.scripts import Step, check_event, read_steps, write_steps
-from shaketable.harness.campaigns.target_options import target_with
 from shaketable.harness.contracts.abilities import (
     HasSize,
     NamesBrokers,
@@ -42,6 +41,7 @@ from shaketable.harness.contracts.plugins import Promises, Target, Workload
 from shaketable.harness.contracts.program import PROGRAM, PROGRAM_WORDS
 from shaketable.harness.contracts.rng import new_seed, rng_for
 from shaketable.harness.contracts.simulation import SimulatesGroups
+from shaketable.harness.discovery import target_with
 
 BUILT_IN = CAMPAIGNS / "quick.toml"
 """The campaign of `run` without an argument."""

@@ -8,7 +8,7 @@ Source: jepsen.db (`Pause`, `Primary`), optional protocols of a database.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -650,6 +650,25 @@ class CataloguesBugs(Protocol):
     def catalogue(self) -> Sequence[PlantedBug]:
         """Return the description of each bug."""
         ...
+
+
+def planted_bugs(targets: Iterable[Target]) -> list[PlantedBug]:
+    """Return the planted bugs of these targets, each once, sorted by family and name."""
+    found: dict[str, PlantedBug] = {}
+    for target in targets:
+        for bug in _catalogue(target):
+            found.setdefault(bug.name, bug)
+    return sorted(found.values(), key=lambda bug: (bug.family, bug.name))
+
+
+def _catalogue(target: Target) -> Sequence[PlantedBug]:
+    """Return a target's catalogue of bugs; without one, their names and what they break."""
+    if isinstance(target.mutants, CataloguesBugs):
+        return target.mutants.catalogue()
+    return [
+        PlantedBug(name=name, family="", targets=(target.name,), breaks=breaks)
+        for name, breaks in target.mutants.items()
+    ]
 
 
 @runtime_checkable

@@ -1,16 +1,20 @@
-"""One group on volatile disks, made anew for each point: runs a workload, loses power, comes back.
+"""One group on volatile disks, made anew for each point, and the course of its run.
 
-Its addresses, links and disks stay; its folder, files and processes do not. The run's folder is as
-that of a campaign with the one fault `power`, so that it is judged and shown like any other.
+A group starts, clients work, power is lost at a call, it comes back. Its addresses, links and disks
+stay; its folder, files and processes do not. The run's folder is as that of a campaign with the one
+fault `power`, so that it is judged and shown like any other.
+
+Source: ALICE's workload and checker (OSDI 2014), for a group of processes: the checker is the one
+of histories, and nodes have to start again, too.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
-from contextlib import ExitStack
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import monotonic_ns
 from typing import Final
@@ -18,7 +22,13 @@ from typing import Final
 import trio
 
 from shaketable.harness.campaigns import campaign as campaigns
-from shaketable.harness.campaigns.campaign import clients, promises_of, target_of, workload_options
+from shaketable.harness.campaigns.campaign import (
+    Campaign,
+    clients,
+    promises_of,
+    target_of,
+    workload_options,
+)
 from shaketable.harness.contracts.abilities import (
     HasVolatileDisk,
     LosesDisks,
@@ -26,20 +36,20 @@ from shaketable.harness.contracts.abilities import (
     TakesOptions,
 )
 from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.contracts.plugins import Launch, NodeLayout, Target
-from shaketable.harness.crash_points.course import Course, Ending, Plan
+from shaketable.harness.contracts.plugins import Json, Launch, NodeLayout, Target
 from shaketable.harness.crash_points.points import Point
 from shaketable.harness.history.run_folder import RunFolder, write_atomically
 from shaketable.harness.history.segments import Recorder
-from shaketable.harness.runtime import sites
-from shaketable.harness.runtime.clients.tasks import TaskWorkers
+from shaketable.harness.runtime import phases, sites
 from shaketable.harness.runtime.clients.worker import WorkerPlan
+from shaketable.harness.runtime.clients.workers import TaskWorkers
 from shaketable.harness.runtime.facts import RunFacts, describe, wall_clock
+from shaketable.harness.runtime.group_status import wait_until
 from shaketable.harness.runtime.ledger import Ledger, Lines
 from shaketable.harness.runtime.nemesis import Nemesis
 from shaketable.harness.runtime.observer import SilentObserver
 from shaketable.harness.runtime.processes.disks import Member
-from shaketable.harness.runtime.processes.nodes import NodeProcess
+from shaketable.harness.runtime.processes.nodes import MARK, NodeProcess
 from shaketable.harness.runtime.rig import (
     Rig,
     beside_nodes,
@@ -50,6 +60,7 @@ from shaketable.harness.runtime.rig import (
 from shaketable.harness.runtime.supervisor import one_line
 from shaketable.harness.runtime.world import ProcessWorld
 from shaketable.harness.volatile_disk.disk import KEPT, LOG, VolatileDisk
+from shaketable.harness.volatile_disk.requests import CHANGING
 
 WORKER: Final = "worker-0"
 CLOSE_TIMEOUT_S: Final = 5.0
@@ -291,3 +302,267 @@ def _is_plain(path: Path) -> bool:
 
 def _nothing() -> None:
     """Do nothing: nodes write into the run's folder, and its site stays."""
+
+
+# The course of one run.
+
+POLL_S: Final = 0.01
+READY_TIMEOUT_S: Final = 30.0
+"""How long a new group may take until it serves."""
+WORK_TIMEOUT_S: Final = 30.0
+"""How long clients may take until the point is reached."""
+OPERATIONS_FACTOR: Final = 4
+"""A point comes after so many times the operations that it was counted with, or is not reached."""
+BACK_TIMEOUT_S: Final = 20.0
+"""How long a group may take after the power loss until it serves again."""
+AFTER_S: Final = 0.3
+"""How long clients go on after the group serves again: what was written wrong may show then."""
+AFTER_OPERATIONS: Final = 8
+"""So many operations must be done then: after a crash at the start nothing else was."""
+AFTER_TIMEOUT_S: Final = 5.0
+"""But they are not waited for any longer; the checkers say that it is too little."""
+LAST_READS_S: Final = 5.0
+"""How long a group that does not serve again is asked for what it still has."""
+LAST_LINES_MAX: Final = 12
+LOG_TAIL_BYTES: Final = 16 << 10
+POWER: Final = "power"
+ALL: Final = "all"
+LEADER: Final = "leader"
+TRIP: Final = 1
+"""The number of the only trip of a disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What all points of a command share.
+
+    Attributes:
+        campaign: resolved; its faults are POWER alone.
+        victims: which nodes lose power: ALL, LEADER, or one by name.
+        counted: the node whose calls are counted, unless the leader's are.
+        operations: how many operations the workload has.
+    """
+
+    campaign: Campaign
+    victims: str
+    counted: str
+    operations: int
+
+
+@dataclass(slots=True)
+class Ending:
+    """How a run went.
+
+    Attributes:
+        calls: how many calls of each kind the counted node made, if power was not to be lost.
+        node: the node at whose call power was lost; "" if the point was not reached.
+        path: the file or folder of that call, on the node's disk; "" if it has no name.
+        lost_bytes: bytes that were not synced, on all victims.
+        lost_entries: names in folders that were not synced, on all victims.
+        ended: the victims that ended by themselves when they were started again.
+        serves: whether the group served again; of a group without a crash, at all.
+        drained: whether clients read all at the end, and the nodes agreed.
+        last_lines: the last lines of the log of a victim, if the group does not serve again.
+    """
+
+    calls: Mapping[str, int] = field(default_factory=dict)
+    node: str = ""
+    path: str = ""
+    lost_bytes: int = 0
+    lost_entries: int = 0
+    ended: tuple[str, ...] = ()
+    serves: bool = True
+    drained: bool = False
+    last_lines: tuple[str, ...] = ()
+
+
+class Course:
+    """One run of a group that has not been started yet.
+
+    Args:
+        plan: what it shares with others.
+        point: where power is lost; None: nowhere, its calls are counted.
+        rig: its parts; the world runs when `run` is called.
+        members: its nodes, each with a disk.
+        workers: its clients.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        point: Point | None,
+        rig: Rig,
+        world: ProcessWorld,
+        members: Mapping[str, Member],
+        workers: TaskWorkers,
+    ) -> None:
+        self.ending = Ending()
+        self._plan = plan
+        self._point = point
+        self._rig = rig
+        self._world = world
+        self._members = members
+        self._workers = workers
+        self._counted = plan.counted
+        self._before: Mapping[str, int] = {}
+
+    async def run(self) -> None:
+        """Run it; `ending` says how it went."""
+        rig = self._rig
+        if self._plan.victims != LEADER:
+            self._arm()
+        with self._phase("setup"):
+            since = trio.current_time()
+            self._world.start_all()
+            await rig.workers.start(READY_TIMEOUT_S)
+            self.ending.serves = await self._until(lambda: self._serves(since), READY_TIMEOUT_S)
+        if self._plan.victims == LEADER and not self._world.exits:
+            self._counted = await self._world.leader() or self._counted
+            self._arm()
+        with self._phase("steady"):
+            await rig.workers.generate()
+            await self._until(self._has_worked, WORK_TIMEOUT_S)
+        if self._point is None:
+            self.ending.calls = self._calls()
+        elif self._is_off():
+            self.ending.node = self._counted
+            await self._lose_power(self._point)
+        if all(not self._world.is_running(node) for node in self._members):
+            return  # nothing can be read
+        with self._phase("drain"):
+            limit_s = float("inf") if self.ending.serves else LAST_READS_S
+            with trio.move_on_after(limit_s):
+                self.ending.drained = await phases.drain(rig)
+
+    # ---- up to the point ------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        """Let the counted node end at the point; count its calls from now on."""
+        disk, process = self._disk(self._counted), self._members[self._counted].process
+        disk.order()  # a trip of the same number would go on counting
+        self._before = disk.calls()
+        if self._point is None:
+            return
+        trip = {"number": TRIP, "call": self._point.call, "nth": self._point.nth}
+        pid = process.pid
+        disk.order(trips=[trip if pid is None else {**trip, "pid": pid}])
+        registered = process.on_start
+
+        def started(node: str, pid: int) -> None:
+            registered(node, pid)
+            if not self.ending.node:
+                disk.order(trips=[{**trip, "pid": pid}])
+
+        process.on_start = started
+        first = max(1, process.incarnation)
+        process.excuse(self, lambda incarnation: incarnation == first and self._is_off())
+
+    def _is_off(self) -> bool:
+        """True once the counted node has lost power."""
+        if self._point is None:
+            return False
+        if self.ending.node:
+            return True
+        process = self._members[self._counted].process
+        return not process.is_running and self._disk(self._counted).tripped() is not None
+
+    def _serves(self, since: float) -> bool:
+        is_over = self._is_off() or bool(self._world.exits)
+        return is_over or self._world.group_status.is_ready(since)
+
+    def _has_worked(self) -> bool:
+        factor = 1 if self._point is None else OPERATIONS_FACTOR
+        is_over = self._is_off() or bool(self._world.exits)
+        return is_over or self._workers.operations >= factor * self._plan.operations
+
+    def _calls(self) -> dict[str, int]:
+        now = self._disk(self._counted).calls()
+        counted = {name: now.get(name, 0) - self._before.get(name, 0) for name in CHANGING}
+        return {name: count for name, count in counted.items() if count}
+
+    # ---- the power loss -------------------------------------------------------------------------
+
+    async def _lose_power(self, point: Point) -> None:
+        """Let all victims lose power, start them again, and wait until the group serves."""
+        ending, rig = self.ending, self._rig
+        ending.path = self._disk(self._counted).tripped() or ""
+        victims = list(self._members) if self._plan.victims == ALL else [self._counted]
+        where = f" ({ending.path})" if ending.path else ""
+        who = "all nodes" if self._plan.victims == ALL else self._counted
+        what = f"power loss of {who} at {point.call} {point.nth} of {self._counted}{where}"
+        plan: Json = {
+            "variant": self._plan.victims, "order": list(self._members), "victims": victims,
+            "leader": None, "on": str(point),
+        }  # fmt: skip
+        event: Json = {"fault": 0, "plan": plan, "description": what}
+        with self._phase("chaos"):
+            rig.ledger.applying(0, POWER, plan)
+            event["began_ns"] = rig.facts.now_ns()
+            async with trio.open_nursery() as nursery:
+                for node in victims:
+                    nursery.start_soon(self._world.kill, node)
+            incarnations = {node: self._members[node].process.incarnation for node in victims}
+            rig.ledger.applied(0, {"incarnations": incarnations})
+            rig.recorder.nemesis(POWER, {**event, "phase": "start"})
+            for node in victims:
+                lost = self._disk(node).lose()
+                ending.lost_bytes += lost["bytes"]
+                ending.lost_entries += lost["entries"]
+            for node in victims:
+                self._world.start(node)
+            rig.ledger.undone(0)
+            lost_too = f"{ending.lost_bytes:,} bytes and {ending.lost_entries:,} names"
+            measures = {"killed": len(victims), "lost_bytes": ending.lost_bytes}
+            stopped = {"bit": True, "evidence": f"unsynced: {lost_too}", "measures": measures}
+            rig.recorder.nemesis(POWER, {**event, "phase": "stop", **stopped})
+        with self._phase("heal"):
+            await self._come_back(victims)
+
+    async def _come_back(self, victims: Sequence[str]) -> None:
+        """Wait until the group serves again, or a victim has ended by itself."""
+        world, since = self._world, trio.current_time()
+        world.group_status.undisturbed_s = since
+
+        def is_over() -> bool:
+            return bool(self._down(victims)) or world.group_status.is_ready(since)
+
+        is_in_time = await self._until(is_over, BACK_TIMEOUT_S)
+        if is_in_time and not self._down(victims):
+            wanted = self._workers.succeeded + AFTER_OPERATIONS
+            await trio.sleep(AFTER_S)
+            await self._until(lambda: self._workers.succeeded >= wanted, AFTER_TIMEOUT_S)
+        self.ending.ended = self._down(victims)
+        self.ending.serves = is_in_time and not self.ending.ended
+        if not self.ending.serves:
+            shown = (*self.ending.ended, self._counted)[0]
+            self.ending.last_lines = last_lines(self._members[shown].process.log)
+
+    def _down(self, victims: Sequence[str]) -> tuple[str, ...]:
+        return tuple(node for node in victims if not self._members[node].process.is_running)
+
+    # ---- tools ----------------------------------------------------------------------------------
+
+    def _disk(self, node: str) -> VolatileDisk:
+        disk = self._members[node].disk
+        assert disk is not None, "each node of such a group has one"
+        return disk
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        with self._rig.facts.phase(name):
+            yield
+
+    async def _until(self, is_so: Callable[[], bool], timeout_s: float) -> bool:
+        return await wait_until(is_so, timeout_s, POLL_S)
+
+
+def last_lines(log: Path) -> tuple[str, ...]:
+    """Return the last lines of a node's last incarnation, without the harness's own."""
+    with log.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - LOG_TAIL_BYTES))
+        lines = file.read().decode(errors="replace").splitlines()
+    starts = [at for at, line in enumerate(lines) if line.startswith(MARK) and " starts " in line]
+    own = lines[starts[-1] + 1 if starts else 0 :]
+    kept = [line.rstrip() for line in own if line.strip() and not line.startswith(MARK)]
+    return tuple(kept[-LAST_LINES_MAX:])

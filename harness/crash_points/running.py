@@ -21,8 +21,7 @@ import trio
 from shaketable.harness.campaigns.campaign import Campaign
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.verdict import Outcome, join
-from shaketable.harness.crash_points.course import Ending, Plan
-from shaketable.harness.crash_points.group import Group
+from shaketable.harness.crash_points.group import Ending, Group, Plan
 from shaketable.harness.crash_points.points import Point, choose
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.judging import judge

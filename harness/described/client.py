@@ -25,7 +25,7 @@ import trio
 
 from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError, UsageError
 from shaketable.harness.contracts.plugins import Address, Step
-from shaketable.harness.described.operations import CHANGE_NOTHING, KNOWN, OPERATIONS, mark_of
+from shaketable.harness.described import CHANGE_NOTHING, KNOWN, OPERATIONS, mark_of
 from shaketable.harness.untrusted_text import error_text, short_repr
 
 MISTAKES: Final = (NameError, TypeError, AttributeError, NotImplementedError, AssertionError)

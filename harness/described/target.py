@@ -33,8 +33,8 @@ from shaketable.harness.contracts.plugins import (
     NodeStatus,
 )
 from shaketable.harness.contracts.promises import FAMILIES, Promises
+from shaketable.harness.described import TRANSACTIONAL, WORKLOADS
 from shaketable.harness.described.client import FunctionClient, client_type, load
-from shaketable.harness.described.operations import TRANSACTIONAL, WORKLOADS
 from shaketable.harness.described.target_file import (
     Leader,
     TargetTable,

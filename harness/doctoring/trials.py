@@ -1,7 +1,7 @@
 """Try every fault on one world, on a real group of three nodes with clients.
 
 `python -m shaketable.harness.doctoring.trials PARENT_PID TASK` (for world netns from within a
-namespace, `harness.network.enter`), with a `Task` as JSON, prints JSON lines: for each fault its
+namespace, `harness.namespaces`), with a `Task` as JSON, prints JSON lines: for each fault its
 name before it is examined or tried ("" when none is), and then a `Finding` of
 `harness.doctoring.findings`. All other output goes to stderr. The nemesis of campaigns plans,
 applies, probes and undoes each fault, for a short time, and for longer if it took no effect. After

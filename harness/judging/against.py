@@ -35,8 +35,14 @@ from shaketable.harness.contracts.errors import HarnessError, UsageError, unknow
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Outcome, Verdict
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.harness.installing.cache import folder_of, is_installed, keep, partial_folder
-from shaketable.harness.installing.installers import require, run
+from shaketable.harness.installing import (
+    folder_of,
+    is_installed,
+    keep,
+    partial_folder,
+    require,
+    run,
+)
 from shaketable.harness.run_markers import scratch_prefix
 from shaketable.harness.untrusted_text import printable
 

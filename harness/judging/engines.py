@@ -14,7 +14,7 @@ from shaketable.checkers.engine.local import run_local
 from shaketable.harness.contracts.verdict import Verdict
 
 if TYPE_CHECKING:
-    from shaketable.checkers.slices import Progress as StreamProgress
+    from shaketable.checkers.online import Progress as StreamProgress
     from shaketable.checkers.spark.pipeline import SparkEngine
     from shaketable.checkers.spark.streaming import StreamPlan
 

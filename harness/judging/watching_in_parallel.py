@@ -18,10 +18,11 @@ import msgspec
 import multiprocess
 
 from shaketable.checkers.linearizability.model_choice import model_named
-from shaketable.checkers.online import HistoryJudge, Violation
-from shaketable.checkers.slices import (
+from shaketable.checkers.online import (
+    HistoryJudge,
     Progress,
     Slice,
+    Violation,
     conclude,
     progress_of,
     sliced,
@@ -31,7 +32,6 @@ from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.guard import die_with_parent
 from shaketable.harness.history.foreign.jsonl import EventLine
 from shaketable.harness.history.run_folder import write_atomically
-from shaketable.harness.judging.shared_watch import Found, SharedWatch
 from shaketable.harness.judging.watching import (
     CHECKPOINT_EVERY_S,
     CHECKPOINT_SHARE,
@@ -39,7 +39,9 @@ from shaketable.harness.judging.watching import (
     STDIN,
     TOLD_MAX,
     CheckpointOf,
+    Found,
     GrowingFile,
+    SharedWatch,
     WatchSettings,
     read_checkpoint,
     require_same,

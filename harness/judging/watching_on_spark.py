@@ -26,13 +26,14 @@ from shaketable.checkers.online import HistoryJudge, Violation
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.judging.engines import SPARK, Engine
-from shaketable.harness.judging.shared_watch import Found, SharedWatch
 from shaketable.harness.judging.watching import (
     LINE_BYTES_MAX,
     SAMPLE_BYTES,
     STDIN,
     TOLD_MAX,
     CheckpointOf,
+    Found,
+    SharedWatch,
     WatchSettings,
     require_same,
     sample_of,
@@ -40,7 +41,7 @@ from shaketable.harness.judging.watching import (
 from shaketable.harness.run_markers import scratch_prefix
 
 if TYPE_CHECKING:
-    from shaketable.checkers.slices import Progress
+    from shaketable.checkers.online import Progress
 
 FORMAT: Final = 1
 POLL_S: Final = 0.1

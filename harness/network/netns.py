@@ -14,11 +14,11 @@ from typing import Final
 
 import trio
 
+from shaketable.harness import namespaces
 from shaketable.harness.contracts.capabilities import Link, LinkShape
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import Json
 from shaketable.harness.controlled_process import ControlledProcess
-from shaketable.harness.network import enter
 
 # Addresses of a run's nodes in network namespaces of their own.
 #
@@ -59,7 +59,7 @@ ANSWER_TIMEOUT_S: Final = 5.0
 class PacketNetwork:
     """The links among nodes, each in its own namespace. Starts the switch at once.
 
-    Create it in the main thread, from within the harness's own namespace (`harness.network.enter`):
+    Create it in the main thread, from within the harness's own namespace (`harness.namespaces`):
     the switch ends with this thread's process.
 
     Args:
@@ -91,7 +91,7 @@ class PacketNetwork:
 
     def enter_command(self, node: str) -> tuple[str, ...]:
         """Return the command prefix that runs a program in the node's namespace."""
-        return tuple(enter.into(self.namespace(node)))
+        return tuple(namespaces.into(self.namespace(node)))
 
     def namespace(self, node: str) -> str:
         """Return the path of the node's namespace; valid while the switch runs."""

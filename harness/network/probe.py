@@ -1,8 +1,8 @@
 """Which packet faults work between network namespaces on this machine, found by trying them.
 
-`python -m shaketable.harness.network.probe` (in its own namespace, see `enter`) connects two nodes,
-tries each capability on their traffic, measures the effect at both ends, and prints {capability:
-{"works", "what"}} as JSON. `probed` runs such a process, once.
+`python -m shaketable.harness.network.probe`, in a namespace of its own (`harness.namespaces`),
+connects two nodes, tries each capability on their traffic, measures the effect at both ends, and
+prints {capability: {"works", "what"}} as JSON. `probed` runs such a process, once.
 
 Source: HARNESSES.md section 6 (probe each by doing it, never by looking for a binary).
 """
@@ -26,9 +26,9 @@ from pathlib import Path
 from time import monotonic, sleep, time_ns
 from typing import Final, NamedTuple
 
+from shaketable.harness import namespaces
 from shaketable.harness.contracts.capabilities import Capability, LinkShape
 from shaketable.harness.contracts.errors import HarnessError
-from shaketable.harness.network import enter
 from shaketable.harness.network.netns import PacketNetwork, node_address
 from shaketable.harness.run_markers import scratch_prefix
 
@@ -72,7 +72,11 @@ def probed() -> Mapping[Capability, Probed]:
     program = [sys.executable, "-P", "-m", "shaketable.harness.network.probe"]
     try:
         done = subprocess.run(
-            enter.new(program), capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False
+            namespaces.new(program),
+            capture_output=True,
+            text=True,
+            timeout=PROBE_TIMEOUT_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return dict.fromkeys(CAPABILITIES, Probed(False, f"the probe failed: {error}"))
@@ -88,7 +92,7 @@ def probed() -> Mapping[Capability, Probed]:
 @cache
 def why_no_namespace() -> str | None:
     """Try to make a network namespace; return why that fails, None if it works."""
-    done = subprocess.run(enter.new(["true"]), capture_output=True, text=True, check=False)
+    done = subprocess.run(namespaces.new(["true"]), capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return None
     return f"{done.stderr.strip() or 'no network namespace'}; {HELP}"
@@ -172,11 +176,11 @@ class Wire:
         """Enter a node's namespace within the body of `with`: sockets stay where they were made."""
         home = os.open("/proc/self/ns/net", os.O_RDONLY)
         there = os.open(self.network.namespace(node), os.O_RDONLY)
-        enter.setns(there)
+        namespaces.setns(there)
         try:
             yield
         finally:
-            enter.setns(home)
+            namespaces.setns(home)
             os.close(there)
             os.close(home)
 

@@ -27,10 +27,10 @@ from typing import Any, Final
 
 from pyroute2 import IPRoute, NetlinkError
 
+from shaketable.harness import namespaces
 from shaketable.harness.contracts.capabilities import LinkShape
 from shaketable.harness.contracts.plugins import Json
 from shaketable.harness.controlled_process import MESSAGE_BYTES_MAX
-from shaketable.harness.network import enter
 from shaketable.harness.network.netns import (
     HARNESS,
     hardware_address,
@@ -206,16 +206,16 @@ def build_fabric(nodes: Sequence[str]) -> list[Port]:
     assert len(nodes) <= NODES_MAX
     home = _namespace()
     with _in_new() as own, IPRoute() as switch:
-        enter.setns(home)
+        namespaces.setns(home)
         with IPRoute() as harness:
             harness.addr("add", index=_index(harness, "lo"), address=HARNESS, prefixlen=32)
             spaces = [_wire(number, len(nodes), switch, harness) for number in range(len(nodes))]
-        enter.setns(own)
+        namespaces.setns(own)
         ports = [
             Port(node, space, _frames_of(f"s{number}"))
             for number, (node, space) in enumerate(zip(nodes, spaces, strict=True))
         ]
-    enter.setns(home)
+    namespaces.setns(home)
     os.close(home)
     return ports
 
@@ -247,7 +247,7 @@ def _wire(number: int, count: int, switch: IPRoute, harness: IPRoute) -> int:
         harness.route("add", dst=f"{node_address(number)}/32", gateway=theirs)
         node.route("add", dst="default", gateway=ours)
         kept = os.dup(space)
-    enter.setns(here)
+    namespaces.setns(here)
     os.close(here)
     return kept
 
@@ -296,7 +296,7 @@ def _namespace() -> int:
 @contextmanager
 def _in_new() -> Iterator[int]:
     """Enter a new namespace within the body of `with`; yield its open file."""
-    enter.unshare(enter.CLONE_NEWNET)
+    namespaces.unshare(namespaces.CLONE_NEWNET)
     space = _namespace()
     try:
         yield space

@@ -40,7 +40,7 @@ from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.plugins import Fault, Json, Target
 from shaketable.harness.network import probe
 from shaketable.harness.runtime.processes import faketime
-from shaketable.harness.volatile_disk import trial
+from shaketable.harness.volatile_disk.disk import why_no_volatile_disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ def _disk(target: Target, options: Json) -> str | None:
         )
     if options.get("disk") != "volatile":
         return "disk real: the harness has no part in it"
-    return trial.why_not()
+    return why_no_volatile_disk()
 
 
 def _power(target: Target, options: Json) -> str | None:

@@ -59,8 +59,7 @@ from shaketable.harness.runtime.processes.nodes import Exit, NodeProcess
 from shaketable.harness.runtime.sites import Site
 from shaketable.harness.runtime.stored_logs import StoredLogs
 from shaketable.harness.runtime.world import ProcessWorld
-from shaketable.harness.volatile_disk import trial
-from shaketable.harness.volatile_disk.disk import VolatileDisk
+from shaketable.harness.volatile_disk.disk import VolatileDisk, why_no_volatile_disk
 
 NAME_SERVERS = ("ns0", "ns1")
 """The name servers that run beside the nodes, if clients need one."""
@@ -493,7 +492,7 @@ def _mounted(
     is_wanted = OF_DISKS & set(capabilities) and layout.options.get("disk") == "volatile"
     if not is_wanted or isinstance(target, SteersNodes) or not isinstance(target, HasVolatileDisk):
         return None
-    if trial.why_not() is not None:  # then those faults are not available, and others may be
+    if why_no_volatile_disk() is not None:  # then those faults are not available, and others may be
         return None
     folder = target.disk(layout)
     try:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.history.segments import MAGIC, whole_events
-from shaketable.harness.serving.store_paths import NotHereError, open_regular, read_tail
+from shaketable.harness.serving.store import NotHereError, open_regular, read_tail
 
 STEP_BYTES: Final = 4 << 20
 """Read from a segment at a time: a late viewer of a long run catches up in several steps."""

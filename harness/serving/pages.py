@@ -21,16 +21,17 @@ import numpy as np
 from jinja2 import Environment
 
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.serving.index import (
+from shaketable.harness.serving.store import (
     JUDGED,
     STATES,
     Entry,
     Index,
     Listing,
     filter_entries,
+    is_allowed_name,
+    is_self_contained,
     matrix_of,
 )
-from shaketable.harness.serving.store_paths import is_allowed_name, is_self_contained
 from shaketable.reports import templating
 
 # Trends of the runs of one name over time, as points and lines of charts.

@@ -20,9 +20,14 @@ from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.described.client import FunctionClient
 from shaketable.harness.described.target import TargetOnVolatileDisk
 from shaketable.harness.described.target_file import TargetTable, read
-from shaketable.harness.installing.cache import cache_folder, folder_of, is_installed
-from shaketable.harness.installing.installers import LIBRARY, why_missing
-from shaketable.harness.installing.pins import pinned
+from shaketable.harness.installing import (
+    LIBRARY,
+    cache_folder,
+    folder_of,
+    is_installed,
+    pinned,
+    why_missing,
+)
 
 FILE_NAME: Final = "target.toml"
 VERSION: Final = "version"

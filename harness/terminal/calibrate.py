@@ -30,11 +30,18 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from shaketable.harness import discovery
-from shaketable.harness.calibration import hunting
-from shaketable.harness.calibration.hunting import HuntOutcome, run_hunt
-from shaketable.harness.calibration.plan import METHODS, Effort, Hunt, Plan, make_plan, planted_bugs
+from shaketable.harness import calibration, discovery
+from shaketable.harness.calibration import (
+    METHODS,
+    Effort,
+    Hunt,
+    HuntOutcome,
+    Plan,
+    make_plan,
+    run_hunt,
+)
 from shaketable.harness.campaigns.durations import to_seconds
+from shaketable.harness.contracts.abilities import planted_bugs
 from shaketable.harness.contracts.errors import HarnessError, UsageError, unknown_name
 from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.contracts.simulation import VIRTUAL_S_DEFAULT as SEED_S
@@ -207,7 +214,7 @@ def _run(folder: Path, plan: Plan, jobs: int, require: float) -> int:
         done = _hunt(folder, plan, jobs)
     shown = output.shown(folder)
     ended = [done[hunt.id] for hunt in plan.hunts if hunt.id in done]
-    card = hunting.add_up(ended, plan.seed, len(plan.hunts))
+    card = calibration.add_up(ended, plan.seed, len(plan.hunts))
     _write(folder, card)
     show(card, f"{shown}/{PAGE}")
     found = 1 - len(card.missed) / len(card.bugs) if card.bugs else 1.0
@@ -218,12 +225,12 @@ def _run(folder: Path, plan: Plan, jobs: int, require: float) -> int:
 def _hunt(folder: Path, plan: Plan, jobs: int) -> dict[str, HuntOutcome]:
     """Run the remaining hunts; return the outcomes of all by hunt id."""
     shown = output.shown(folder)
-    done = hunting.read_outcomes(folder, plan)
+    done = calibration.read_outcomes(folder, plan)
     todo = [hunt for hunt in plan.hunts if hunt.id not in done]
     _print_heading(plan, len(todo), jobs, shown)
     try:
         for outcome in _hunts(folder, plan, todo, jobs):
-            hunting.keep_outcome(folder, outcome)
+            calibration.keep_outcome(folder, outcome)
             done[outcome.hunt.id] = outcome
     except KeyboardInterrupt:
         output.out.print(Text(f"to go on: {PROGRAM} calibrate --resume {shown}"))
@@ -277,7 +284,7 @@ def _write(folder: Path, card: Scorecard) -> None:
     from shaketable.reports.calibration_page import render_scorecard  # noqa: PLC0415 - only at the end
 
     try:
-        text = json.dumps(hunting.to_json(card), indent=1)
+        text = json.dumps(calibration.to_json(card), indent=1)
         write_atomically(folder / SCORECARD, text + "\n")
         write_atomically(folder / PAGE, render_scorecard(card))
     except OSError as error:

@@ -175,7 +175,7 @@ COMMANDS: Final = (
     ),
     Command(
         "compare",
-        "compare:compare",
+        "gate:compare",
         "A B [OPTIONS]",
         "Compare two runs: what got worse from A to B, by how much, and how sure is that?",
     ),

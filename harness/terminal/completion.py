@@ -132,7 +132,7 @@ def _scenarios() -> list[tuple[str, str]]:
 
 def _planted_bugs() -> list[tuple[str, str]]:
     from shaketable.harness import discovery  # noqa: PLC0415 - as above
-    from shaketable.harness.calibration.plan import planted_bugs  # noqa: PLC0415 - as above
+    from shaketable.harness.contracts.abilities import planted_bugs  # noqa: PLC0415 - as above
 
     found = planted_bugs(discovery.find("targets").values())
     return [(bug.name, bug.breaks) for bug in found]

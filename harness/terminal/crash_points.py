@@ -26,13 +26,13 @@ from shaketable.harness.contracts.program import PROGRAM_WORDS
 from shaketable.harness.contracts.promises import is_promised
 from shaketable.harness.contracts.rng import rng_for
 from shaketable.harness.contracts.verdict import ExitCode
-from shaketable.harness.crash_points.course import ALL, LEADER, POWER, Plan
+from shaketable.harness.crash_points.group import ALL, LEADER, POWER, Plan
 from shaketable.harness.crash_points.points import parse_calls, parse_points
 from shaketable.harness.crash_points.running import GROUPS, Trying, Wanted
 from shaketable.harness.history.run_folder import RunFolder, utc_name, write_atomically
 from shaketable.harness.terminal import completion, heal, output
 from shaketable.harness.terminal.session import logged_to
-from shaketable.harness.volatile_disk import trial
+from shaketable.harness.volatile_disk.disk import why_no_volatile_disk
 from shaketable.reports.crash_points_page import (
     BROKEN,
     VALID,
@@ -186,7 +186,7 @@ def _campaign(given: CrashPointOptions) -> Campaign:
         return _campaign(replace(given, workload=campaigns.LOG))
     if campaign.world != "process":
         raise UsageError(f"--target {campaign.target}: its nodes are not started on this machine")
-    if (why := trial.why_not()) is not None:
+    if (why := why_no_volatile_disk()) is not None:
         raise HarnessError(f"no disk can lose power here: {why}")
     return campaign
 

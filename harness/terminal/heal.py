@@ -10,11 +10,11 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 from rich.text import Text
 
+from shaketable.harness import namespaces
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.verdict import ExitCode
-from shaketable.harness.network import enter as namespaces
-from shaketable.harness.runtime.undoing import healing
-from shaketable.harness.runtime.undoing.healing import Healed
+from shaketable.harness.runtime import healing
+from shaketable.harness.runtime.healing import Healed
 from shaketable.harness.terminal import output
 
 STORE: Final = Path("store")

@@ -9,10 +9,9 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from shaketable.harness import discovery
-from shaketable.harness.calibration.plan import planted_bugs
 from shaketable.harness.campaigns import built_in
 from shaketable.harness.campaigns.scenarios import SCENARIOS
-from shaketable.harness.contracts.abilities import PlantedBug
+from shaketable.harness.contracts.abilities import PlantedBug, planted_bugs
 from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.terminal.output import out, show_rows
 

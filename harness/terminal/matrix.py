@@ -29,11 +29,17 @@ from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.error_output import print_error
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.matrix import folder as folders
-from shaketable.harness.matrix import planning, results
+from shaketable.harness.matrix import running
 from shaketable.harness.matrix.folder import Journal, MatrixFolder, Outcome, pending
 from shaketable.harness.matrix.plan import Plan
-from shaketable.harness.matrix.results import effects_text, read_outcome, recovery_text, verdict_of
-from shaketable.harness.matrix.running import Queue, launcher
+from shaketable.harness.matrix.running import (
+    Queue,
+    effects_text,
+    launcher,
+    read_outcome,
+    recovery_text,
+    verdict_of,
+)
 from shaketable.harness.terminal import completion, output
 from shaketable.harness.terminal.output import Redrawn
 from shaketable.reports.matrix_page import MatrixCell, MatrixView
@@ -84,7 +90,7 @@ def matrix(
 
 
 def _create(file: Path, store: Path) -> tuple[MatrixFolder, Plan]:
-    planned = planning.load(file, output.out.print)
+    planned = running.load(file, output.out.print)
     folder = folders.create(store, planned.plan, planned.campaigns, file, datetime.now(UTC))
     return folder, planned.plan
 
@@ -114,14 +120,14 @@ def _run(
             with progress.shown():
                 is_done = queue.run(failed, jobs)
     resume = f"{PROGRAM} matrix --resume {shown}"
-    view = results.view(plan, journal.attempts, resume)
-    text = json.dumps(results.to_json(plan, journal.attempts), indent=1)
+    view = running.view(plan, journal.attempts, resume)
+    text = json.dumps(running.to_json(plan, journal.attempts), indent=1)
     write_atomically(folder.results_json, text + "\n")
     write_atomically(folder.page, render_matrix(view))
     show_matrix(output.out, view, output.shown(folder.page))
     if not is_done:
         return print_error(f"interrupted; to go on: {resume}", ExitCode.HARNESS)
-    return results.exit_code(plan, journal.attempts)
+    return running.exit_code(plan, journal.attempts)
 
 
 @contextmanager

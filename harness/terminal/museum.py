@@ -20,7 +20,7 @@ from shaketable.harness.contracts.errors import HarnessError, UsageError, unknow
 from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.history.run_folder import utc_name, write_atomically
-from shaketable.harness.museum.published_bugs import TRIES_MAX, PublishedBug, published_bugs, show
+from shaketable.harness.museum import TRIES_MAX, PublishedBug, published_bugs, show
 from shaketable.harness.targets.on_demand import TargetOnDemand
 from shaketable.harness.terminal import output
 from shaketable.harness.terminal.targets import install

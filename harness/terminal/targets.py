@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from cyclopts import Parameter
 from rich.text import Text
@@ -15,12 +17,10 @@ from shaketable.harness import discovery
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.contracts.verdict import ExitCode
-from shaketable.harness.described import FILE_NAME, scaffold
-from shaketable.harness.described.operations import WORKLOADS
+from shaketable.harness.described import FILE_NAME, WORKLOADS
 from shaketable.harness.described.target_file import NAME, read
-from shaketable.harness.installing.cache import cache_folder, folder_of, is_installed
-from shaketable.harness.installing.installers import install as install_into
-from shaketable.harness.installing.pins import chosen, pinned
+from shaketable.harness.installing import cache_folder, chosen, folder_of, is_installed, pinned
+from shaketable.harness.installing import install as install_into
 from shaketable.harness.terminal.output import out, show_rows
 
 
@@ -53,14 +53,14 @@ def new(
     file = folder / FILE_NAME
     if file.exists() and name in read(file):
         raise UsageError(f"{FILE_NAME} describes {name!r} already")
-    command = start or _asked("Command that starts one node", scaffold.START)
+    command = start or _asked("Command that starts one node", START_EXAMPLE)
     workload = operations or _asked(f"What clients do ({', '.join(WORKLOADS)})", "register")
     if workload not in WORKLOADS:
         raise UsageError(f"clients do one of {', '.join(WORKLOADS)}, not {workload!r}")
     url = leader if leader is not None else _asked("URL that says who leads, if any", "")
     texts = {
-        folder / scaffold.client_file(name): scaffold.client(workload),
-        folder / scaffold.test_file(name): scaffold.test(name),
+        folder / _client_file(name): _client(workload),
+        folder / _test_file(name): _test(name),
     }
     for path in texts:
         if path.exists():
@@ -69,13 +69,13 @@ def new(
         before = file.read_text(encoding="utf-8").rstrip() + "\n\n" if file.exists() else ""
         for path, text in texts.items():
             path.write_text(text, encoding="utf-8")
-        file.write_text(before + scaffold.table(name, command, url), encoding="utf-8")
+        file.write_text(before + _table(name, command, url), encoding="utf-8")
     except OSError as error:
         raise HarnessError(f"cannot write into {folder}: {error.strerror}") from error
     rows = [
         (FILE_NAME, f"[targets.{name}]: how its nodes are started"),
-        (scaffold.client_file(name), "what clients do: fill it in"),
-        (scaffold.test_file(name), "a test for pytest"),
+        (_client_file(name), "what clients do: fill it in"),
+        (_test_file(name), "a test for pytest"),
     ]
     show_rows(out, rows)
     out.print(f"\nThen: {PROGRAM} run --target {name}", markup=False)
@@ -147,3 +147,113 @@ def _list(folder: Path) -> None:
 
 def _say(text: str) -> None:
     out.print(Text(text), soft_wrap=True)
+
+
+# The files with which a new target begins: a table, a client, a test.
+
+START_EXAMPLE: Final = "./server --id {id} --listen {client} --peers {members} --data {data}"
+
+_BODIES: Final = {
+    "read": ("session, key", "Return the value of a key, a whole number; None if it has none."),
+    "write": ("session, key, value", "Set the value of a key."),
+    "cas": (
+        "session, key, expected, value",
+        "Set the value if the key has the expected one (None: none); return whether it had.",
+    ),
+    "append": ("session, key, value", "Append to the log of that key; return the offset."),
+    "read_at": ("session, key, offset", "Return the value at an offset; None at the end."),
+    "end": ("session, key", "Return the offset of the next append."),
+    "add": ("session, key, value", "Add a whole number to the set of that key."),
+    "elements": ("session, key", "Return all elements of the set, as they are now."),
+    "increment": ("session, key, amount", "Add an amount to the counter of that key."),
+    "count": ("session, key", "Return the value of the counter."),
+    "enqueue": ("session, key, value", "Put a whole number into the queue of that key."),
+    "dequeue": ("session, key", "Take a number out of the queue; None if it is empty."),
+    "transact": (
+        "session, steps",
+        "Do the steps (docs/workloads.md) in one transaction; return them with what was read.",
+    ),
+    "transact_registers": (
+        "session, steps",
+        "Do the steps (docs/workloads.md) in one transaction; return them with what was read.",
+    ),
+    "transfer": (
+        "session, source, destination, amount, opening",
+        "Move an amount between accounts, which hold `opening` at first; False if one has less.",
+    ),
+    "balances": (
+        "session, accounts, opening",
+        "Return the balances of all these accounts, read in one transaction.",
+    ),
+}
+
+
+def _table(name: str, start: str, leader: str) -> str:
+    """Return the target's table for `shaketable.toml`."""
+    words = ", ".join(json.dumps(word) for word in shlex.split(start))
+    asked = (
+        f'\n[targets.{name}.leader]\nhttp = {json.dumps(leader)}\nleader = "leader"'
+        "  # where it is in the JSON of the answer\n"
+        if leader
+        else ""
+    )
+    return f"""\
+[targets.{name}]
+summary = "Nodes of {name}."
+start = [{words}]
+client = "{_client_file(name)}"
+{asked}
+[targets.{name}.promises]
+durable_under = ["process", "network"]  # families of faults, or faults (list faults)
+"""
+
+
+def _client(workload: str) -> str:
+    """Return a client with the functions of a workload, to be filled in."""
+    head = '''\
+"""What clients do. Each function may be plain (def), or a coroutine of asyncio or trio.
+
+An error means that it is unknown whether the operation happened, except in functions that only
+read. List in DEFINITE the exceptions after which it certainly did not happen.
+"""
+
+DEFINITE = (ConnectionRefusedError,)
+
+
+def open(node):
+    """Return a session with a node: it has name, host, port and timeout_s."""
+    raise NotImplementedError
+
+
+def close(session):
+    """Close a session; after an error it is not used any more."""
+'''
+    functions = (_body(name) for name in WORKLOADS[workload])
+    return "\n\n".join((head, *functions))
+
+
+def _test(name: str) -> str:
+    """Return a test for pytest that shakes the target for twenty seconds."""
+    function = f"test_{name}_keeps_its_promises".replace("-", "_")
+    return f'''\
+"""Shakes {name} for twenty seconds: no acknowledged write may be lost, no read be stale."""
+
+
+def {function}(shake):
+    shake(target="{name}", time_limit="20s")
+'''
+
+
+def _client_file(name: str) -> str:
+    """Return the name of a target's client file."""
+    return f"{name.replace('-', '_')}_client.py"
+
+
+def _test_file(name: str) -> str:
+    """Return the name of a target's test."""
+    return f"test_{name.replace('-', '_')}.py"
+
+
+def _body(name: str) -> str:
+    arguments, what = _BODIES[name]
+    return f'def {name}({arguments}):\n    """{what}"""\n    raise NotImplementedError\n'

@@ -16,7 +16,7 @@ from shaketable.reports.check_page.checked_history import (
     failing_part,
     shown_findings,
 )
-from shaketable.reports.check_page.failing_part import text_lines
+from shaketable.reports.check_page.pictures import text_lines
 
 WIDTH: Final = 96
 

@@ -3,19 +3,28 @@
 A node whose data is on such a disk can lose power though it is any program: it is killed, and then
 its disk forgets what was not synced. Its disk calls can fail, wait and stall.
 
+Whether that works on this machine is tried: a program writes, and dies. Every campaign with such a
+disk asks for the answer, which does not change: it is kept.
+
 Source: lazyfs; ADR 0047.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
+from shaketable.harness import guard, namespaces, run_markers
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.controlled_process import ControlledProcess
-from shaketable.harness.volatile_disk import enter
 
 KEPT: Final = "kept"
 """The folder beside a disk for files that a power loss may bring back."""
@@ -73,7 +82,7 @@ class VolatileDisk:
 
     def enter_command(self, directory: Path) -> tuple[str, ...]:
         """Return the command prefix that runs a program in a folder, where it sees the disk."""
-        return tuple(enter.into(self.pid, str(directory)))
+        return tuple(namespaces.into_mounts(self.pid, str(directory)))
 
     def why_ended(self) -> str | None:
         """Return how its process ended; None while it runs."""
@@ -149,3 +158,76 @@ class VolatileDisk:
             self.folder.with_name(KEPT).rmdir()
             if not self.log.stat().st_size:
                 self.log.unlink()
+
+
+# Whether a disk of this machine can lose what was not synced.
+
+TRIAL_TIMEOUT_S: Final = 10.0
+KEPT_BYTES: Final = 4096
+LOST_BYTES: Final = 8192
+PROGRAM: Final = f"""
+import os, signal
+kept = os.open("disk/kept", os.O_CREAT | os.O_RDWR)
+os.write(kept, b"k" * {KEPT_BYTES}), os.fsync(kept), os.fsync(os.open("disk", os.O_RDONLY))
+os.write(kept, b"l" * {LOST_BYTES}), os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Whether it works, and what was seen; `advice` says what to do if not."""
+
+    works: bool
+    what: str
+    advice: str = ""
+
+
+def why_no_volatile_disk() -> str | None:
+    """Return why no disk can lose what was not synced, and what to do; None if one can."""
+    found = tried_here()
+    if found.works:
+        return None
+    return f"{found.what}; {found.advice}" if found.advice else found.what
+
+
+@cache
+def tried_here() -> Trial:
+    """Try it, once in the life of this process. Must be called in the main thread."""
+    with tempfile.TemporaryDirectory(prefix=run_markers.scratch_prefix("disk")) as name:
+        folder = Path(name)
+        (folder / "disk").mkdir()
+        try:
+            disk = VolatileDisk("this machine", folder / "disk")
+        except HarnessError as error:
+            return Trial(False, str(error))
+        try:
+            disk.ready()
+            return _lost(disk, folder)
+        except (HarnessError, OSError, subprocess.SubprocessError) as error:
+            what = str(error).removeprefix("disk of this machine: ")
+            return Trial(False, what, _advice(what))
+        finally:
+            disk.close()
+
+
+def _lost(disk: VolatileDisk, folder: Path) -> Trial:
+    """Let a program write and kill itself; compare what is lost with what it had not synced."""
+    argv = [*disk.enter_command(folder), sys.executable, "-I", "-S", "-c", PROGRAM]
+    done = subprocess.run(
+        guard.command(argv, os.getpid()), capture_output=True, timeout=TRIAL_TIMEOUT_S, check=False
+    )
+    if done.returncode >= 0:
+        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        return Trial(False, last or f"a program on it ended with status {done.returncode}")
+    lost = disk.lose()["bytes"]
+    if lost != LOST_BYTES or (folder / "disk" / "kept").stat().st_size != KEPT_BYTES:
+        return Trial(False, f"{lost} bytes were lost, and {LOST_BYTES} not synced")
+    return Trial(True, f"FUSE: a killed program lost {lost} unsynced bytes, and kept {KEPT_BYTES}")
+
+
+def _advice(what: str) -> str:
+    if "/dev/fuse" in what:
+        return "let root do: modprobe fuse; chmod a+rw /dev/fuse"
+    if "namespace" in what or "not permitted" in what:
+        return "run as root, or let users make namespaces (sysctl user.max_user_namespaces)"
+    return ""

@@ -2,8 +2,8 @@
 
 In the first folder is the tree, always as its users see it: a reader who looks from outside finds
 what would be in a page cache. In the second each file has another name, its inode's number, which
-keeps it as long as a power loss may bring it back. What a power loss undoes is decided by
-`names` and `contents`.
+keeps it as long as a power loss may bring it back. `surviving` decides what
+a power loss undoes.
 
 Modes and owners are kept in memory, and never lost: the real files stay readable for this process.
 """
@@ -22,9 +22,8 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from shaketable.harness.volatile_disk import messages
-from shaketable.harness.volatile_disk.contents import UnsyncedContents
 from shaketable.harness.volatile_disk.messages import Attributes, SetAttributes
-from shaketable.harness.volatile_disk.names import ROOT, VolatileNames
+from shaketable.harness.volatile_disk.surviving import ROOT, UnsyncedContents, VolatileNames
 
 SAVED_BYTES_MAX: Final = 256 << 20
 """Old bytes in memory; a file whose writes exceed them counts as written back by the kernel."""

@@ -34,7 +34,7 @@ from typing import Any, Final
 
 from shaketable.harness import guard
 from shaketable.harness.controlled_process import MESSAGE_BYTES_MAX
-from shaketable.harness.network.enter import CLONE_NEWUSER, unshare
+from shaketable.harness.namespaces import CLONE_NEWUSER, unshare
 from shaketable.harness.volatile_disk import messages, orders
 from shaketable.harness.volatile_disk.files import StoredFiles
 from shaketable.harness.volatile_disk.messages import Op, Request

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from shaketable.harness.contracts.verdict import Finding, Outcome, Verdict, join
 from shaketable.harness.history.schema import request_of
+from shaketable.reports.finding_texts import are_steps, steps_text
 from shaketable.reports.plain_json import ID_MAX, is_whole, listed, mapping
-from shaketable.reports.transaction_steps import are_steps, steps_text
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]")
 TEXT_MAX: Final = 120

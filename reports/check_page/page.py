@@ -23,8 +23,14 @@ from shaketable.reports.check_page.checked_history import (
     shown_findings,
     visible,
 )
-from shaketable.reports.check_page.cycle_graph import CycleGraph, cycle_graph_of
-from shaketable.reports.check_page.failing_part import NAMES, Picture, lay_out, role_of
+from shaketable.reports.check_page.pictures import (
+    NAMES,
+    CycleGraph,
+    Picture,
+    cycle_graph_of,
+    lay_out,
+    role_of,
+)
 from shaketable.reports.finding_texts import phrase
 
 TEMPLATES: Final = Path(__file__).parents[1] / "templates"

@@ -35,7 +35,7 @@ from shaketable.reports.plotting.frame import (
     shown_faults,
     whole_numbers,
 )
-from shaketable.reports.plotting.node_samples import Floats, NodeSeries
+from shaketable.reports.plotting.series import Floats, NodeSeries
 from shaketable.reports.run_page.chosen_operations import inside_script
 from shaketable.reports.run_view import RunView, Violation
 

@@ -13,9 +13,9 @@ from shaketable.harness.contracts.finding_kinds import base_kind, record_of
 from shaketable.harness.contracts.verdict import Finding
 from shaketable.harness.history.run_folder import NoPlainFileError, read_plain
 from shaketable.reports.check_page.checked_history import failing_part
-from shaketable.reports.check_page.cycle_graph import CycleGraph, cycle_graph_of
-from shaketable.reports.check_page.failing_part import lay_out as lay_out_part
 from shaketable.reports.check_page.page import part_story
+from shaketable.reports.check_page.pictures import CycleGraph, cycle_graph_of
+from shaketable.reports.check_page.pictures import lay_out as lay_out_part
 from shaketable.reports.finding_texts import title
 from shaketable.reports.plain_json import ID_MAX, mapping
 from shaketable.reports.run_page.violations import OperationLookup
@@ -30,12 +30,6 @@ from shaketable.reports.run_view import (
 )
 from shaketable.reports.spacetime import Picture, describe, lay_out
 from shaketable.reports.violation_page.claims import claim_of
-from shaketable.reports.violation_page.kept_entries import (
-    Kept,
-    entries_around,
-    map_around,
-    read_kept,
-)
 from shaketable.reports.violation_page.meaning import (
     faults_during,
     loss_text,
@@ -58,11 +52,15 @@ from shaketable.reports.violation_page.moments import (
     steps_of,
     turning_points_of,
 )
-from shaketable.reports.violation_page.node_lines import (
+from shaketable.reports.violation_page.node_evidence import (
     Clock,
+    Kept,
     NodeLog,
     clock_of,
+    entries_around,
     lines_around,
+    map_around,
+    read_kept,
     read_logs,
 )
 from shaketable.reports.violation_page.violation_view import (

@@ -17,8 +17,8 @@ import msgspec
 
 from shaketable.harness.history.run_folder import NoPlainFileError, read_plain
 from shaketable.reports.check_page.checked_history import FailingPart
-from shaketable.reports.check_page.cycle_graph import CycleGraph
-from shaketable.reports.check_page.failing_part import Picture as PartPicture
+from shaketable.reports.check_page.pictures import CycleGraph
+from shaketable.reports.check_page.pictures import Picture as PartPicture
 from shaketable.reports.run_view import FaultRow, OperationRow, RoleSpan, Violation
 from shaketable.reports.spacetime import Picture
 

@@ -14,15 +14,15 @@ from markupsafe import Markup
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.reports import templating
-from shaketable.reports.check_page.failing_part import NAMES, role_of
 from shaketable.reports.check_page.page import BLOCKED_MAX, EVIDENCE_MAX, TEXT_MAX
+from shaketable.reports.check_page.pictures import NAMES, role_of
 from shaketable.reports.plotting.plots import fault_colours
 from shaketable.reports.run_page.html import moment, or_nothing, span
 from shaketable.reports.run_page.view import number_text
 from shaketable.reports.run_view import RunView
 from shaketable.reports.spacetime import describe
 from shaketable.reports.violation_page.building import build_pages
-from shaketable.reports.violation_page.kept_entries import LEFT, STATES
+from shaketable.reports.violation_page.node_evidence import LEFT, STATES
 from shaketable.reports.violation_page.violation_view import (
     FILE,
     FOLDER,

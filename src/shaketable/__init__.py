@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shaketable.harness.campaigns.campaign import Campaign
     from shaketable.harness.contracts.errors import DefiniteError, HarnessError, UsageError
     from shaketable.harness.contracts.verdict import Finding, Outcome, Verdict
-    from shaketable.harness.described.operations import operation
+    from shaketable.harness.described import operation
     from shaketable.harness.testing.asserting import assert_linearizable
     from shaketable.harness.testing.campaigns import CampaignRun, run_campaign
     from shaketable.harness.testing.pytest_plugin import campaign
@@ -48,7 +48,7 @@ _PLACES: Final = {
     "run_campaign": "harness.testing.campaigns",
     "Campaign": "harness.campaigns.campaign",
     "CampaignRun": "harness.testing.campaigns",
-    "operation": "harness.described.operations",
+    "operation": "harness.described",
     "UsageError": "harness.contracts.errors",
     "HarnessError": "harness.contracts.errors",
 }

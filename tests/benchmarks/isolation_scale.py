@@ -26,9 +26,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
 import synthetic_transactions as made  # noqa: E402
 
-from shaketable.checkers.transactions.dependencies import Dependencies  # noqa: E402
+from shaketable.checkers.transactions.forbidden_cycles import (  # noqa: E402
+    Dependencies,
+    WeakLevels,
+)
 from shaketable.checkers.transactions.history import load_transactions  # noqa: E402
-from shaketable.checkers.transactions.levels import WeakLevels  # noqa: E402
 from shaketable.checkers.transactions.observed import observe  # noqa: E402
 
 KINDS = {"list-append": made.list_append, "blind writes": made.blind_writes}

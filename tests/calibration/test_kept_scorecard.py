@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from shaketable.harness.calibration.hunting import HuntOutcome, read_outcomes
-from shaketable.harness.calibration.plan import METHODS
+from shaketable.harness.calibration import METHODS, HuntOutcome, read_outcomes
 from tests.soaks.scorecard import KEPT, plan_of_all
 
 

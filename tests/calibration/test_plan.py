@@ -10,18 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shaketable.harness import discovery
-from shaketable.harness.calibration import hunting
-from shaketable.harness.calibration.hunting import attempts, run_hunt
-from shaketable.harness.calibration.plan import (
+from shaketable.harness import calibration, discovery
+from shaketable.harness.calibration import (
     CLEAN,
     METHODS,
     SEED_STRIDE,
     Effort,
+    attempts,
     make_plan,
-    planted_bugs,
+    run_hunt,
 )
-from shaketable.harness.contracts.abilities import PlantedBug
+from shaketable.harness.contracts.abilities import PlantedBug, planted_bugs
 from shaketable.harness.contracts.verdict import ExitCode
 
 BUG = PlantedBug(name="no-prevote", family="consensus", targets=("dledger",), breaks="votes")
@@ -88,7 +87,7 @@ def test_a_seed_that_cannot_be_run_is_told_of_a_planted_bug_and_hides_nothing_of
 
     target = discovery.get("targets", "dledger")
     monkeypatch.setattr(type(target.simulator), "run", lambda _, ask: fails(ask))
-    monkeypatch.setattr(hunting, "_run", lambda *_: (ExitCode.VALID, ""))
+    monkeypatch.setattr(calibration, "_run", lambda *_: (ExitCode.VALID, ""))
     plan = make_plan([BUG], {"dledger": 1}, ["sim"], 1, Effort(virtual_s_max=30.0, runs_max=1), 7)
     (hunt,) = (one for one in plan.hunts if one.bug == bug)
     if bug == CLEAN:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from shaketable.harness.calibration.hunting import NO_FAULT, HuntOutcome, add_up
-from shaketable.harness.calibration.plan import Hunt
+from shaketable.harness.calibration import NO_FAULT, Hunt, HuntOutcome, add_up
 from shaketable.harness.terminal.calibrate import summary_lines
 from shaketable.reports.calibration_page import Found, render_scorecard
 

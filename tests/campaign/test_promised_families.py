@@ -5,7 +5,7 @@ from __future__ import annotations
 from shaketable.harness import discovery
 from shaketable.harness.contracts.capabilities import ROLLBACK, family_of
 from shaketable.harness.contracts.promises import BUILT_IN_FAULTS, FAMILIES, in_families
-from shaketable.reports.run_page.promise_table import promised
+from shaketable.reports.run_page.violations import promised
 
 
 def test_the_families_of_our_faults_are_what_these_say_of_themselves() -> None:

@@ -15,7 +15,7 @@ from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.plugins import CheckContext, Promises
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.harness.installing.cache import cache_folder
+from shaketable.harness.installing import cache_folder
 from shaketable.harness.judging import against
 from tests.support.brute_force import is_linearizable
 from tests.support.checker_histories import op

@@ -12,8 +12,8 @@ from shaketable.checkers.api import check
 from shaketable.harness.contracts.verdict import Outcome, Verdict
 from shaketable.harness.terminal.histories.check import _why
 from shaketable.reports.check_page.checked_history import failing_part
-from shaketable.reports.check_page.failing_part import lay_out
 from shaketable.reports.check_page.page import render_page
+from shaketable.reports.check_page.pictures import lay_out
 
 BYTES_MAX = 1_000_000
 

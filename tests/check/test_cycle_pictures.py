@@ -10,7 +10,8 @@ import pytest
 
 from shaketable.harness.contracts.verdict import Finding, Outcome, Verdict
 from shaketable.reports.check_page.checked_history import CheckedHistory
-from shaketable.reports.check_page.cycle_graph import (
+from shaketable.reports.check_page.page import render_page
+from shaketable.reports.check_page.pictures import (
     EDGES_TOLD_MAX,
     LINKS_MAX,
     NODE_HEIGHT,
@@ -18,7 +19,6 @@ from shaketable.reports.check_page.cycle_graph import (
     CycleGraph,
     cycle_graph_of,
 )
-from shaketable.reports.check_page.page import render_page
 
 KINDS = ("ww", "wr", "rw", "process", "realtime")
 

@@ -12,8 +12,8 @@ from shaketable.checkers.api import check
 from shaketable.harness.history.foreign import read_history
 from shaketable.harness.history.foreign.history import Faults, FaultSpan
 from shaketable.reports.check_page.checked_history import FailingPart, PartOperation, failing_part
-from shaketable.reports.check_page.failing_part import lay_out
 from shaketable.reports.check_page.page import render_page
+from shaketable.reports.check_page.pictures import lay_out
 
 ACTS = [  # f, begun, done
     ("start-partition", 10, 12), ("kill", 20, 21), ("start", 30, 31), ("stop-partition", 40, 42),

@@ -15,7 +15,7 @@ from shaketable.checkers.linearizability.model_choice import model_names, model_
 from shaketable.harness import cli
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.history.foreign import History, read_history
-from shaketable.harness.history.foreign.object_text import KINDS
+from shaketable.harness.history.foreign.texts import KINDS
 
 Row = tuple[Any, ...]
 

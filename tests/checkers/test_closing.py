@@ -16,7 +16,7 @@ from shaketable.harness import discovery
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.schema import OPERATIONS, OPERATIONS_CODED
 from shaketable.reports.check_page.checked_history import failing_part
-from shaketable.reports.check_page.failing_part import text_lines
+from shaketable.reports.check_page.pictures import text_lines
 from tests.support.checker_histories import context, op
 from tests.support.model_histories import parse_model_history
 from tests.support.random_objects import OBJECTS, random_history

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from shaketable.checkers.transactions import levels
+from shaketable.checkers.transactions import forbidden_cycles
 from shaketable.checkers.transactions.isolation import PLUGIN
 from shaketable.harness import cli
 from shaketable.harness.contracts import isolation
@@ -224,8 +224,10 @@ def test_levels_imply_each_other_without_a_circle() -> None:
     assert isolation.implied(isolation.STRONGEST) == set(isolation.LEVELS)
     for named in isolation.BREAKS.values():
         assert set(named) <= set(isolation.LEVELS)
-    assert levels.weakest(["causal", "read-atomic", "repeatable-read"]) == ("read-atomic",)
-    assert levels.strongest(["causal", "read-atomic"]) == ("causal",)
+    assert forbidden_cycles.weakest(["causal", "read-atomic", "repeatable-read"]) == (
+        "read-atomic",
+    )
+    assert forbidden_cycles.strongest(["causal", "read-atomic"]) == ("causal",)
 
 
 def test_check_judges_transactions_that_append_and_those_without_times(

@@ -17,7 +17,7 @@ from shaketable.harness.contracts.isolation import (
     ruled_out_by,
     weaker_of,
 )
-from shaketable.reports.transaction_steps import are_steps, steps_text
+from shaketable.reports.finding_texts import are_steps, steps_text
 
 DOCUMENTED = Path(__file__).parents[2] / "docs/isolation.md"
 

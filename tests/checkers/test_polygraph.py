@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from shaketable.checkers.transactions import polygraph
-from shaketable.checkers.transactions.dependencies import anti_edges
+from shaketable.checkers.transactions.forbidden_cycles import WeakLevels, anti_edges
 from shaketable.checkers.transactions.graph import Edges
 from shaketable.checkers.transactions.history import load_transactions
-from shaketable.checkers.transactions.levels import WeakLevels
 from shaketable.checkers.transactions.observed import observe
 from shaketable.checkers.transactions.polygraph import (
     Lemma,

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from shaketable.harness.runtime.observer import Counts
-from shaketable.harness.terminal.display import (
+from shaketable.harness.terminal.session import (
     NS,
     Display,
     LiveDisplay,

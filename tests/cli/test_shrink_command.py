@@ -11,7 +11,7 @@ import pytest
 
 from shaketable.harness import cli, discovery
 from shaketable.harness.terminal import output
-from shaketable.harness.terminal.simulations import seed_runs, shrinking
+from shaketable.harness.terminal.simulations import seed_runs
 
 Run = Callable[..., tuple[int, str, str]]
 KEPT = "store/shrunk/fakeshrink-late-7"
@@ -100,7 +100,7 @@ def test_without_a_seed_the_first_that_fails_is_looked_for(shaketable: Run) -> N
 def test_a_hunt_for_what_is_not_found_ends(
     shaketable: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shrinking, "HUNT_SEEDS_MAX", 12)
+    monkeypatch.setattr(seed_runs, "HUNT_SEEDS_MAX", 12)
     code, out, _ = shaketable("shrink", "--mutant", "hidden", "--first-seed", "3")
     assert code == 0
     assert "hidden breaks nothing in the seeds 3 to 14: there is nothing to shrink" in out
@@ -232,15 +232,15 @@ def test_a_story_wider_than_the_terminal_is_folded_in_its_last_column() -> None:
         "  1.0  o--->|    |  n0 sends entry 3 to n1\n"
         "| up   o something happens   * fsync\n"
     )
-    assert shrinking.fold(story, 80) == story
-    assert shrinking.fold(story, 35).splitlines() == [
+    assert seed_runs.fold(story, 80) == story
+    assert seed_runs.fold(story, 35).splitlines() == [
         "      n0   n1   n2",
         "  1.0  o--->|    |  n0 sends entry",
         "       |    |    |  3 to n1",
         "| up   o something happens",
         "* fsync",
     ]
-    assert shrinking.fold(LED, 35).splitlines() == [
+    assert seed_runs.fold(LED, 35).splitlines() == [
         "      n0   n1   n2",
         "  1.0  |    o    |  n1 leads term",
         "       |    #    |  1; it writes",
@@ -250,7 +250,7 @@ def test_a_story_wider_than_the_terminal_is_folded_in_its_last_column() -> None:
         "  3.0  X    |    |  n0 crashes in",
         "       :    |    |  term 1",
     ]
-    assert max(map(len, shrinking.fold(story, 26).splitlines())) <= 26
+    assert max(map(len, seed_runs.fold(story, 26).splitlines())) <= 26
 
 
 def test_help_offers_no_world_whose_runs_cannot_be_shrunk(

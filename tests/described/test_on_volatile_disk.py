@@ -24,7 +24,7 @@ from shaketable.harness.contracts.plugins import Address, NodeLayout, NodeStatus
 from shaketable.harness.described.running import targets_of
 from shaketable.harness.described.target import DescribedTarget, TargetOnVolatileDisk
 from shaketable.harness.runtime import availability, rig
-from shaketable.harness.volatile_disk import trial
+from shaketable.harness.volatile_disk import disk as disks
 
 pytestmark = pytest.mark.usefixtures("fuse")
 
@@ -96,8 +96,8 @@ def test_power_needs_the_disk_and_says_how_to_get_it(tmp_path: Path) -> None:
 def test_a_machine_without_fuse_is_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused = trial.Trial(False, "cannot open /dev/fuse: Permission denied", "let root do it")
-    monkeypatch.setattr(trial, "tried", lambda: refused)
+    refused = disks.Trial(False, "cannot open /dev/fuse: Permission denied", "let root do it")
+    monkeypatch.setattr(disks, "tried_here", lambda: refused)
     assert why(volatile(tmp_path), "disk-stall") == f"{refused.what}; {refused.advice}"
     assert why(volatile(tmp_path), "wipe") is None, "its files are still its files"
 
@@ -117,7 +117,7 @@ def test_it_is_mounted_only_where_a_fault_needs_it_and_it_works(
     needed: Capability, disk: str, works: bool, is_mounted: bool, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(trial, "tried", lambda: trial.Trial(works, "so it is"))
+    monkeypatch.setattr(disks, "tried_here", lambda: disks.Trial(works, "so it is"))
     layout = replace(layout_of(tmp_path), options={"disk": disk, "steering": True})
     mounted = rig._mounted(volatile(tmp_path), layout, {Capability.KILL, needed})
     if mounted is not None:

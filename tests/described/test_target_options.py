@@ -13,11 +13,11 @@ from shaketable.harness.campaigns.campaign import (
     target_of,
     to_toml,
 )
-from shaketable.harness.campaigns.target_options import parse, target_with
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.plugins import Address, NodeLayout
 from shaketable.harness.described.target import DescribedTarget
 from shaketable.harness.described.target_file import read
+from shaketable.harness.discovery import parse_options, target_with
 
 FILE = """
 [targets.kvs]
@@ -102,7 +102,7 @@ def test_the_campaign_and_the_line_that_repeats_it_have_them(target: DescribedTa
     assert loads(to_toml(campaign), "file") == campaign
     assert "--option sync=never,limit=7" in repeat_command(campaign, Path("run"))
     assert target_of(campaign) is target_of(campaign)
-    assert parse(campaign.option) == {"sync": "never", "limit": "7"}
+    assert parse_options(campaign.option) == {"sync": "never", "limit": "7"}
     assert target_of(Campaign(target="kvs")).promises == target.promises
 
 

@@ -20,10 +20,10 @@ from docs.building.commands import page as commands_page
 from docs.building.links import rewritten
 from docs.building.tables import prose, table
 from shaketable.harness import discovery
-from shaketable.harness.calibration.plan import planted_bugs
 from shaketable.harness.campaigns import built_in
 from shaketable.harness.campaigns.campaign import KEYS
 from shaketable.harness.campaigns.scenarios import SCENARIOS
+from shaketable.harness.contracts.abilities import planted_bugs
 from shaketable.harness.contracts.finding_kinds import FINDING_KINDS
 from shaketable.harness.described.target_file import TargetTable
 from shaketable.harness.terminal.commands import COMMANDS, app

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shaketable.harness.installing.cache import cache_folder, is_installed
+from shaketable.harness.installing import cache_folder, is_installed
 from tests.support.further_targets import FURTHER, skip_further
 from tests.support.shaketable_runs import shaketable
 

@@ -17,7 +17,7 @@ from shaketable.harness.campaigns.campaign import Campaign
 from shaketable.harness.contracts.capabilities import NETWORK, LinkShape, family_of
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.promises import FAULTS_OF_LINKS
-from shaketable.harness.faults import grudges, network, outer_links
+from shaketable.harness.faults import beside_group, grudges, network
 from shaketable.harness.runtime import availability
 
 SHAPED = sorted(FAULTS_OF_LINKS - {"partition", "flap", "name-server-links", "client-links"})
@@ -100,7 +100,7 @@ class NamedWorld(MemoryWorld):
 
 @given(seed=st.integers(), size=st.integers(1, 5), turn=st.integers(0, 3))
 def test_links_to_name_servers_are_struck_are_told_and_are_whole_again(seed, size, turn):
-    fault, nodes = outer_links.NAME_SERVER_LINKS, group(size)
+    fault, nodes = beside_group.NAME_SERVER_LINKS, group(size)
     plan = aimed(fault, seed, nodes, turn, nodes[-1])
     assert "name servers" in fault.describe(plan)
 
@@ -142,7 +142,7 @@ class WorldWithClients(MemoryWorld):
 @given(seed=st.integers(), size=st.integers(1, 5), turn=st.integers(0, 3))
 def test_links_to_clients_are_struck_are_told_and_are_whole_again(world_name, seed, size, turn):
     nodes = group(size)
-    fault = outer_links.CLIENT_LINKS.configured({"world": world_name, "nodes": list(nodes)})
+    fault = beside_group.CLIENT_LINKS.configured({"world": world_name, "nodes": list(nodes)})
     plan = aimed(fault, seed, nodes, turn, nodes[-1])
     assert plan["how"] == "broken" or world_name == "sim"
     assert "clients" in fault.describe(plan)
@@ -167,14 +167,14 @@ def test_connections_are_broken_again_and_again():
     async def scenario(*, is_idle: bool) -> int:
         world = WorldWithClients(nodes)
         world.traffic = not is_idle
-        undo = await outer_links.CLIENT_LINKS.apply(plan, world)
+        undo = await beside_group.CLIENT_LINKS.apply(plan, world)
         with trio.move_on_after(0.5):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(outer_links.CLIENT_LINKS.act, plan, undo, world, print)
+                nursery.start_soon(beside_group.CLIENT_LINKS.act, plan, undo, world, print)
                 while world.broken_connections() < 8:
                     await trio.sleep(0.001)
                 nursery.cancel_scope.cancel()
-        evidence = await outer_links.CLIENT_LINKS.probe(plan, undo, world)
+        evidence = await beside_group.CLIENT_LINKS.probe(plan, undo, world)
         assert evidence.took_effect is not is_idle
         return int(evidence.measures["connections"])
 
@@ -183,7 +183,7 @@ def test_connections_are_broken_again_and_again():
 
 
 def test_of_a_half_open_connection_one_side_is_not_told():
-    plans = [outer_links.NAME_SERVER_LINKS.plan(Random(n), group(3), 1) for n in range(200)]
+    plans = [beside_group.NAME_SERVER_LINKS.plan(Random(n), group(3), 1) for n in range(200)]
     halves = [plan for plan in plans if plan["link_shape"].get("half_open")]
     assert {plan["direction"] for plan in halves} == {"in", "out"}
 

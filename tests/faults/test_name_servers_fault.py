@@ -10,7 +10,7 @@ import trio
 from memory_world import MemoryWorld
 
 from shaketable.harness.campaigns.campaign import Campaign, node_names
-from shaketable.harness.faults import name_servers
+from shaketable.harness.faults import beside_group
 from shaketable.harness.runtime import availability
 from shaketable.harness.runtime.rig import beside_nodes
 from shaketable.harness.runtime.simulated.run import new_group
@@ -35,7 +35,7 @@ def plan(how: str, whom: str) -> dict[str, object]:
 @pytest.mark.parametrize("whom", ["one", "all"])
 @pytest.mark.parametrize("how", ["kill", "pause", "cut"])
 def test_name_servers_are_struck_and_nodes_are_not(how: str, whom: str) -> None:
-    fault = name_servers.PROCESSES
+    fault = beside_group.NAME_SERVERS
 
     async def scenario() -> None:
         world = World()
@@ -62,7 +62,7 @@ def test_name_servers_are_struck_and_nodes_are_not(how: str, whom: str) -> None:
 def test_the_first_is_a_kill_and_a_cut_comes_where_links_can_be_cut() -> None:
     drawn = {
         world: [
-            name_servers.PROCESSES.configured({"world": world}).plan(Random(seed), NODES, seed)
+            beside_group.NAME_SERVERS.configured({"world": world}).plan(Random(seed), NODES, seed)
             for seed in range(60)
         ]
         for world in ("sim", "process")

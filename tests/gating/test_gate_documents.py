@@ -21,7 +21,7 @@ from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.gating import parse_policy
 from shaketable.harness.untrusted_text import printable
 from shaketable.reports import junit
-from shaketable.reports.gating import annotations, markdown, sarif
+from shaketable.reports.gating import formats
 from shaketable.reports.gating.rulings import (
     Conclusion,
     FaultEffects,
@@ -148,7 +148,7 @@ def test_the_schema_refuses_what_jenkins_refuses() -> None:
 
 @pytest.mark.parametrize("result", [ALL, made(RIGHT, policy=""), made(policy=""), hostile()])
 def test_sarif_is_what_the_standard_says(result: GateResult) -> None:
-    text = sarif.render(result, "0.1.0")
+    text = formats.render_sarif(result, "0.1.0")
     Sarif.model_validate_json(text)
     assert "\\ud800" not in text
     (run,) = json.loads(text)["runs"]
@@ -163,14 +163,14 @@ def test_sarif_is_what_the_standard_says(result: GateResult) -> None:
 
 
 def test_sarif_that_is_none_is_refused() -> None:
-    log = json.loads(sarif.render(ALL, "0.1.0"))
+    log = json.loads(formats.render_sarif(ALL, "0.1.0"))
     log["runs"][0]["results"][0]["level"] = "fatal"
     with pytest.raises(ValidationError):
         Sarif.model_validate_json(json.dumps(log))
 
 
 def test_sarif_has_a_rule_for_each_anomaly_and_breach() -> None:
-    (run,) = json.loads(sarif.render(ALL, "0.1.0"))["runs"]
+    (run,) = json.loads(formats.render_sarif(ALL, "0.1.0"))["runs"]
     assert [(one["ruleId"], one["level"]) for one in run["results"]] == [
         ("anomaly/lost-append", "error"),
         ("gate/p99_ms", "error"),
@@ -190,7 +190,7 @@ def test_sarif_has_a_rule_for_each_anomaly_and_breach() -> None:
 
 def test_an_anomaly_stays_one_alert_from_run_to_run() -> None:
     def prints(result: GateResult) -> list[dict[str, str]]:
-        (run,) = json.loads(sarif.render(result, "0.1.0"))["runs"]
+        (run,) = json.loads(formats.render_sarif(result, "0.1.0"))["runs"]
         return [one["partialFingerprints"] for one in run["results"]]
 
     moved = replace(LOST, operations=(99,))
@@ -208,13 +208,13 @@ def test_an_anomaly_stays_one_alert_from_run_to_run() -> None:
 
 def test_a_planted_bug_that_was_to_be_found_is_no_alert() -> None:
     result = made(replace(WRONG, mutant="ack-before-quorum"), policy="[detection]\n")
-    (run,) = json.loads(sarif.render(result, "0.1.0"))["runs"]
+    (run,) = json.loads(formats.render_sarif(result, "0.1.0"))["runs"]
     assert result.code == 0
     assert {one["level"] for one in run["results"]} <= {"note"}
 
 
 def test_markdown_tells_the_worst_first_and_how_to_see_it_again() -> None:
-    text = markdown.render(made(RIGHT, WRONG, policy=""))
+    text = formats.render_markdown(made(RIGHT, WRONG, policy=""))
     assert text.startswith("## shaketable gate failed: something is wrong (exit code 1)\n")
     assert text.index("| quick/one | 3 | durability, stats |") < text.index("| quick/two |")
     assert "- **durability** (broken): 221 lost-append\n" in text
@@ -223,7 +223,7 @@ def test_markdown_tells_the_worst_first_and_how_to_see_it_again() -> None:
 
 
 def test_hostile_values_steer_nothing() -> None:
-    text = markdown.render(hostile())
+    text = formats.render_markdown(hostile())
     assert not re.search(r"<(?!/?code>)|[\x00\x1b\r]|http:|\]\(|^::", text, re.MULTILINE)
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     assert {len(re.findall(r"\|", row)) for row in rows} == {4}
@@ -231,24 +231,24 @@ def test_hostile_values_steer_nothing() -> None:
     known = "div h2 h3 table thead tbody tr th td ul li p strong code"
     assert {element.tag for element in shown.iter()} <= set(known.split())
     assert shown.find(".//h3").text_content() == printable(HOSTILE)
-    for line in annotations.render(hostile()):
+    for line in formats.render_annotations(hostile()):
         assert re.fullmatch(r"::(error|warning) title=[^:,]*::[^\n\r]*", line)
 
 
 def test_markdown_fits_into_a_step_summary() -> None:
     runs = [replace(WRONG, name=f"q/{number}", repeat="x" * 800) for number in range(1300)]
     result = made(*runs, policy="")
-    text = markdown.render(result)
-    assert len(text.encode()) <= markdown.SUMMARY_BYTES_MAX
+    text = formats.render_markdown(result)
+    assert len(text.encode()) <= formats.SUMMARY_BYTES_MAX
     assert "More does not fit here" in text
-    assert len(markdown.render(result, 300).encode()) <= 300
-    assert markdown.render(result, 0) == ""
+    assert len(formats.render_markdown(result, 300).encode()) <= 300
+    assert formats.render_markdown(result, 0) == ""
 
 
 def test_annotations_are_as_many_as_github_shows() -> None:
     runs = [replace(WRONG, name=f"quick/{number}") for number in range(12)]
-    lines = annotations.render(made(*runs, policy=""))
-    assert len(lines) == annotations.SHOWN_MAX
+    lines = formats.render_annotations(made(*runs, policy=""))
+    assert len(lines) == formats.SHOWN_MAX
     assert lines[0] == "::error title=quick/0%3A durability::221 lost-append"
     assert lines[-1] == "::error title=gate::and 15 more; see the summary"
 
@@ -260,7 +260,7 @@ def test_sarif_takes_nothing_of_a_message_for_a_link_or_a_placeholder() -> None:
         campaign=os.fsdecode(b"ci/a b\xe9:c#?.toml"),
         conclusions=(replace(WRONG.conclusions[0], kinds=(kind,)), *WRONG.conclusions[1:]),
     )
-    text = sarif.render(made(wrong), "0.1.0")
+    text = formats.render_sarif(made(wrong), "0.1.0")
     Sarif.model_validate_json(text)
     (run,) = json.loads(text)["runs"]
     said = run["results"][0]["message"]["text"]

@@ -15,17 +15,21 @@ from pathlib import Path
 
 import pytest
 
+from shaketable.harness import installing
 from shaketable.harness.contracts.errors import HarnessError
-from shaketable.harness.installing import installers
-from shaketable.harness.installing.cache import LOCK, VARIABLE, cache_folder, is_installed
-from shaketable.harness.installing.installers import install, why_missing
-from shaketable.harness.installing.pins import (
+from shaketable.harness.installing import (
+    CACHE_VARIABLE,
+    LOCK,
     DebianFile,
     DebianPackage,
     GoModule,
     MavenArtifact,
     Package,
     PypiPackage,
+    cache_folder,
+    install,
+    is_installed,
+    why_missing,
 )
 
 SUM = f"h1:{'a' * 43}="
@@ -95,7 +99,7 @@ def test_a_package_of_pypi_is_installed_once(
     def never(*_arguments: object) -> str:
         raise AssertionError("it is installed already")
 
-    monkeypatch.setattr(installers, "run", never)
+    monkeypatch.setattr(installing, "run", never)
     assert install(cache, "tiny", "1.0", of_wheel(wheel), never) == folder
 
 
@@ -320,8 +324,7 @@ INTERRUPTED = """
 import signal, sys
 from pathlib import Path
 signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
-from shaketable.harness.installing.installers import install
-from shaketable.harness.installing.pins import GoModule
+from shaketable.harness.installing import GoModule, install
 install(Path(sys.argv[1]), "tiny", "1.0", GoModule(module="m", sum=sys.argv[2]), lambda _: None)
 """
 
@@ -366,7 +369,7 @@ def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path, wheel: Path)
 @pytest.mark.parametrize(
     ("environ", "folder"),
     [
-        ({VARIABLE: "/a", "XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/a"),
+        ({CACHE_VARIABLE: "/a", "XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/a"),
         ({"XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/b/shaketable"),
         ({"XDG_CACHE_HOME": "relative", "HOME": "/c"}, "/c/.cache/shaketable"),
         ({"HOME": "/c"}, "/c/.cache/shaketable"),

@@ -8,17 +8,16 @@ from pathlib import Path
 import pytest
 
 from shaketable.harness import discovery
-from shaketable.harness.campaigns.target_options import target_with
 from shaketable.harness.cli import run
 from shaketable.harness.contracts.verdict import ExitCode
-from shaketable.harness.installing.cache import VARIABLE, folder_of
-from shaketable.harness.installing.pins import chosen, pinned
+from shaketable.harness.discovery import target_with
+from shaketable.harness.installing import CACHE_VARIABLE, chosen, folder_of, pinned
 from shaketable.harness.targets.on_demand import PLUGINS
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     return tmp_path
 
 

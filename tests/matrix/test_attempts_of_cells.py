@@ -14,7 +14,7 @@ from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.history.run_folder import LATEST
 from shaketable.harness.matrix.folder import MatrixFolder
 from shaketable.harness.matrix.plan import Cell, Plan
-from shaketable.harness.matrix.results import read_outcome, to_json, view
+from shaketable.harness.matrix.running import read_outcome, to_json, view
 from shaketable.harness.terminal import matrix
 from shaketable.reports.matrix_page import render_matrix
 

@@ -9,7 +9,7 @@ import pytest
 
 from shaketable.harness.campaigns import built_in
 from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.matrix import planning
+from shaketable.harness.matrix import running
 from shaketable.harness.matrix.plan import Matrix, expand, read_matrix
 
 FAULTS = ("kill", "pause", "loss")
@@ -118,10 +118,10 @@ def adjusted(key: str) -> str:
     return f'faults = ["kill", "pause"]\n[[adjust]]\nfaults = ["kill"]\ncampaign.{key}\n'
 
 
-def plan(text: str, tmp_path: Path) -> planning.Planned:
+def plan(text: str, tmp_path: Path) -> running.Planned:
     file = tmp_path / "m.toml"
     file.write_text(text, encoding="utf-8")
-    return planning.load(file, lambda _: None)
+    return running.load(file, lambda _: None)
 
 
 def test_what_a_world_or_a_target_cannot_do_is_kept_with_its_reason(tmp_path: Path) -> None:
@@ -211,13 +211,13 @@ def test_a_victim_that_no_cell_has_is_a_mistake(victims: list[str], tmp_path: Pa
 @pytest.mark.parametrize("name", built_in.names(built_in.MATRICES))
 def test_built_in_matrices_can_be_planned(name: str) -> None:
     file = built_in.find(Path(name), built_in.MATRICES, "matrix")
-    planned = planning.load(file, lambda _: None)
+    planned = running.load(file, lambda _: None)
     assert planned.campaigns
     assert planned.plan.name == name
 
 
 def test_every_fault_is_tried_on_every_world_that_has_it() -> None:
-    planned = planning.load(built_in.MATRICES / "every-fault.toml", lambda _: None)
+    planned = running.load(built_in.MATRICES / "every-fault.toml", lambda _: None)
     worlds: dict[str, list[str]] = {}
     for cell in planned.plan.cells:
         worlds.setdefault(cell.faults[0], []).append("" if cell.skipped else cell.world)

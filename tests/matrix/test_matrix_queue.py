@@ -13,8 +13,7 @@ import pytest
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.matrix.folder import FaultCount, Journal, Outcome, code_of, pending
 from shaketable.harness.matrix.plan import Cell, Plan
-from shaketable.harness.matrix.results import exit_code, to_json, verdict, view
-from shaketable.harness.matrix.running import Queue
+from shaketable.harness.matrix.running import Queue, exit_code, to_json, verdict, view
 from shaketable.reports.matrix_page import render_matrix
 
 NOW = "2026-11-22T10:00:00.000+00:00"

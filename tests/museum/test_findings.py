@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from shaketable.harness.installing.cache import cache_folder, folder_of
+from shaketable.harness.installing import cache_folder, folder_of
 
 FINDINGS = Path(__file__).parents[2] / "docs" / "findings"
 

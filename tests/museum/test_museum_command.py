@@ -13,8 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from shaketable.harness import cli
-from shaketable.harness.museum import published_bugs
+from shaketable.harness import cli, museum
 from shaketable.reports.museum_page import Shown
 
 BUG = """
@@ -49,7 +48,7 @@ def bugs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder / name / "bug.toml").write_text(BUG)
         (folder / name / "campaign.toml").write_text(broken)
         (folder / name / "fixed.toml").write_text(CAMPAIGN)
-    monkeypatch.setattr(published_bugs, "BUGS", folder)
+    monkeypatch.setattr(museum, "BUGS", folder)
     monkeypatch.chdir(tmp_path)
     return folder
 
@@ -138,8 +137,8 @@ import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
 from pathlib import Path
 from shaketable.harness import cli
-from shaketable.harness.museum import published_bugs
-published_bugs.BUGS = Path(sys.argv[1])
+from shaketable.harness import museum
+museum.BUGS = Path(sys.argv[1])
 sys.exit(cli.run(["museum", "early-ack"]))
 """
 

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from shaketable.harness.campaigns.campaign import target_of
-from shaketable.harness.installing.pins import pinned
-from shaketable.harness.museum.published_bugs import PublishedBug, published_bugs
+from shaketable.harness.installing import pinned
+from shaketable.harness.museum import PublishedBug, published_bugs
 
 BUGS = published_bugs()
 PAGE = Path(__file__).parents[2] / "docs" / "museum.md"

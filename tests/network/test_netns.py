@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from shaketable.harness import discovery
+from shaketable.harness import discovery, namespaces
 from shaketable.harness.campaigns.campaign import Campaign
 from shaketable.harness.contracts.capabilities import Capability
 from shaketable.harness.contracts.errors import HarnessError, NamespaceNeededError, UsageError
 from shaketable.harness.controlled_process import ControlledProcess
-from shaketable.harness.network import enter, probe
+from shaketable.harness.network import probe
 from shaketable.harness.network.netns import PacketNetwork
 from shaketable.harness.network.probe import CAPABILITIES, Probed
 from shaketable.harness.network.switch import Switch
@@ -43,13 +43,16 @@ RIGHTS = pytest.mark.parametrize(
 
 
 def in_namespace(name: str, rights: tuple[str, ...] = (), **options) -> subprocess.Popen[str]:
-    argv = [*rights, *enter.new([sys.executable, str(PROGRAMS), name])]
+    argv = [*rights, *namespaces.new([sys.executable, str(PROGRAMS), name])]
     return subprocess.Popen(argv, text=True, stdout=subprocess.PIPE, **options)
 
 
 @RIGHTS
 def test_every_word_is_tried_and_works(rights) -> None:
-    argv = [*rights, *enter.new([sys.executable, "-P", "-m", "shaketable.harness.network.probe"])]
+    argv = [
+        *rights,
+        *namespaces.new([sys.executable, "-P", "-m", "shaketable.harness.network.probe"]),
+    ]
     done = subprocess.run(argv, text=True, capture_output=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -127,16 +130,16 @@ def interfaces() -> list[str]:
 
 def test_a_command_in_a_new_namespace_has_loopback_and_knows_where_it_is() -> None:
     program = (
-        "import socket; from shaketable.harness.network import enter; "
+        "import socket; from shaketable.harness import namespaces; "
         "server = socket.create_server(('127.0.0.1', 0)); "
         "socket.create_connection(server.getsockname()); "
-        "print(enter.is_inside(), [name for _, name in socket.if_nameindex()])"
+        "print(namespaces.is_inside(), [name for _, name in socket.if_nameindex()])"
     )
     done = subprocess.run(
-        enter.new([sys.executable, "-c", program]), text=True, capture_output=True, check=True
+        namespaces.new([sys.executable, "-c", program]), text=True, capture_output=True, check=True
     )
     assert done.stdout == "True ['lo']\n"
-    assert not enter.is_inside()
+    assert not namespaces.is_inside()
 
 
 @pytest.mark.parametrize(
@@ -151,7 +154,7 @@ def test_a_command_in_a_new_namespace_has_loopback_and_knows_where_it_is() -> No
     ],
 )
 def test_what_cannot_be_entered_is_told_in_one_line(arguments, code: int, line: str) -> None:
-    argv = [sys.executable, "-I", "-S", enter.__file__, *arguments]
+    argv = [sys.executable, "-I", "-S", namespaces.__file__, *arguments]
     done = subprocess.run(argv, text=True, capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (code, "")
     assert line in done.stderr
@@ -175,7 +178,7 @@ def test_a_command_starts_again_in_a_namespace_or_says_why_it_cannot(monkeypatch
     monkeypatch.setattr(probe, "why_no_namespace", lambda: "no network namespace: refused")
     with pytest.raises(HarnessError, match=r"^world netns: no network namespace: refused$"):
         session.enter(Campaign(world="netns"))
-    monkeypatch.setattr(enter, "is_inside", lambda: True)
+    monkeypatch.setattr(namespaces, "is_inside", lambda: True)
     session.enter(Campaign(world="netns"))
 
 

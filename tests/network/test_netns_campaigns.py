@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from shaketable.harness.network import enter
+from shaketable.harness import namespaces
 
 pytestmark = pytest.mark.e2e
 
@@ -22,7 +22,7 @@ PATIENCE_S = 60.0
 
 
 def campaign(fault: str, store: Path) -> subprocess.Popen[str]:
-    argv = enter.new([sys.executable, str(PROGRAM), "run_a_campaign", fault, str(store)])
+    argv = namespaces.new([sys.executable, str(PROGRAM), "run_a_campaign", fault, str(store)])
     return subprocess.Popen(argv, text=True, stdout=subprocess.PIPE)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shaketable.reports.run_page.losses import losses
+from shaketable.reports.gating.run_measures import losses
 
 
 def finding(kind: str, **details: Any) -> dict[str, Any]:

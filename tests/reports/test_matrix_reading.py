@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shaketable.harness.matrix.folder import FaultCount, MatrixFolder, Outcome
-from shaketable.harness.matrix.results import read_outcome
+from shaketable.harness.matrix.running import read_outcome
 
 CELL = "first-shake"
 

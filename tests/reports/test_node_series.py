@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shaketable.reports.plotting import node_samples
-from shaketable.reports.plotting.node_samples import read_samples
+from shaketable.reports.plotting.series import NODE_POINTS_MAX, NODES_MAX, read_samples
 
 S = 1_000_000_000
 
@@ -55,7 +54,7 @@ def test_of_a_long_run_the_worst_moments_stay() -> None:
         for step in range(20_000)
     ]  # fmt: skip
     _, series = read_samples(rows).nodes
-    assert len(series.times_s) <= node_samples.POINTS_MAX
+    assert len(series.times_s) <= NODE_POINTS_MAX
     assert np.nanmax(series.lag) == 400
     assert np.nanmin(series.wall_ms) == -90_000
 
@@ -82,6 +81,6 @@ def test_clocks_that_are_no_numbers_are_not_known() -> None:
 
 
 def test_only_so_many_nodes_are_shown() -> None:
-    found = read_samples(row(0, f"n{n}", 1) for n in range(node_samples.NODES_MAX + 3))
-    assert len(found.nodes) == node_samples.NODES_MAX
+    found = read_samples(row(0, f"n{n}", 1) for n in range(NODES_MAX + 3))
+    assert len(found.nodes) == NODES_MAX
     assert found.left_out == 3

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from shaketable import checkers
-from shaketable.reports.run_page.promise_table import (
+from shaketable.reports.run_page.view import build_view
+from shaketable.reports.run_page.violations import (
     DURABLE,
     JUDGES,
     LINEARIZABLE,
     MEANT,
     promise_rows,
 )
-from shaketable.reports.run_page.view import build_view
 from shaketable.reports.run_view import CheckerView
 
 PROMISES = {

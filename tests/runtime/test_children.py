@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from shaketable.harness import run_markers
-from shaketable.harness.doctoring import machine_checks
+from shaketable.harness.doctoring import examination
 from shaketable.harness.runtime.processes import children
 
 PATIENCE_S = 20.0
@@ -88,8 +88,8 @@ def test_what_a_child_that_is_listened_to_left_running_ends(left: Path, how: str
 def test_a_spark_that_does_not_start_in_time_leaves_no_jvm(
     left: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine_checks, "SPARK_TIMEOUT_S", 2.0)
-    monkeypatch.setattr(machine_checks.guard, "command", lambda *_: program(left, "hangs"))
-    fact = machine_checks._spark(left.parent)
+    monkeypatch.setattr(examination, "SPARK_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(examination.guard, "command", lambda *_: program(left, "hangs"))
+    fact = examination._spark(left.parent)
     assert (fact.what, fact.is_ok) == ("did not start and end within 2 s", False)
     assert not still_running(left)

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from shaketable.harness.contracts.plugins import Address
-from shaketable.harness.runtime.clients.connections import break_connections
+from shaketable.harness.runtime.clients.worker import break_connections
 
 
 def listener(stack: ExitStack, host: str = "127.0.0.1") -> socket.socket:

@@ -39,18 +39,7 @@ def campaign(
     monkeypatch: pytest.MonkeyPatch, store: Path, target: type[FakeTarget], **more: Any
 ) -> tuple[Any, dict[str, Any]]:
     """Run and judge one; return its view and its results.json."""
-
-    class Discovery(fake_campaign.FakeDiscovery):
-        find = staticmethod(judge.discovery.find)
-
-        @staticmethod
-        def get(kind: str, name: str) -> Any:
-            is_ours = (kind, name) == ("targets", "fake")
-            return target() if is_ours else fake_campaign.discovery.get(kind, name)
-
-    monkeypatch.setattr(fake_campaign, "FakeDiscovery", Discovery)
-    fake_campaign.patch(monkeypatch.setattr)
-    monkeypatch.setattr(judge, "discovery", Discovery)
+    fake_campaign.patch(monkeypatch.setattr, target)
     folder = run_fake(store, Tape(), workload="log", **more).folder
     asked = Campaign(**{**QUICK, "workload": "log", **more})
     judge.judge(folder, asked, engines.Engine(engines.LOCAL, "local[*]"), lambda _step: None)

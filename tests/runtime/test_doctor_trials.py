@@ -16,8 +16,8 @@ from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import Evidence
 from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.doctoring import examination as examination_module
-from shaketable.harness.doctoring import machine_checks, trials
 from shaketable.harness.doctoring import survey as survey_module
+from shaketable.harness.doctoring import trials
 from shaketable.harness.doctoring.examination import examine
 from shaketable.harness.doctoring.findings import Examination, Fact, Finding
 from shaketable.harness.doctoring.survey import Known
@@ -239,7 +239,7 @@ def test_what_ended_the_trials_is_the_last_line_whatever_group_it_is_in(tmp_path
 def test_where_spark_does_not_start_it_is_said_how_to_judge_without_it(tmp_path, monkeypatch):
     failed = children.Answer(False, 1, b"", b"a stack\nno gateway\n")
     monkeypatch.setattr(children, "ask", lambda *_, **__: failed)
-    fact = machine_checks._spark(tmp_path)
+    fact = examination_module._spark(tmp_path)
     assert (fact.what, fact.is_ok) == ("no gateway", False)
     command = shlex.split(fact.advice.partition("./shaketable ")[2])
     app.parse_args(command, exit_on_error=False, print_error=False)
@@ -252,7 +252,7 @@ def scratch(tmp_path, monkeypatch):
     folder = tmp_path / "scratch"
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
-    monkeypatch.setattr(machine_checks, "run_checks", lambda _: [])
+    monkeypatch.setattr(examination_module, "run_checks", lambda _: [])
     yield folder
     discovery.clear_caches()
 

@@ -12,8 +12,7 @@ from shaketable.harness import discovery, run_markers
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.run_markers import ProcessIdentity, RunMarker
-from shaketable.harness.runtime import ledger
-from shaketable.harness.runtime.undoing import foreign_undo, healing
+from shaketable.harness.runtime import ended_world, healing, ledger
 from shaketable.harness.terminal.heal import heal
 from tests.support.left_behind import Sleepers, killed_ledger, make_run
 
@@ -162,8 +161,8 @@ def test_the_command_forgets_a_fault_of_one_run_that_it_cannot_undo(tmp_path, sc
 
 
 def test_an_undo_of_somebody_elses_can_neither_hang_nor_end_a_heal(tmp_path, scratch, monkeypatch):
-    monkeypatch.setattr(foreign_undo, "START_TIMEOUT_S", 16.0)
-    monkeypatch.setattr(foreign_undo, "UNDO_TIMEOUT_S", 4.0)
+    monkeypatch.setattr(ended_world, "START_TIMEOUT_S", 16.0)
+    monkeypatch.setattr(ended_world, "UNDO_TIMEOUT_S", 4.0)
     child = tmp_path / "child"
     faults = {
         "blocks": f"""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shaketable.harness import described, discovery
-from shaketable.harness.runtime.undoing import healing
+from shaketable.harness.runtime import healing
 from tests.support.left_behind import killed_ledger, make_run
 
 FILE = """

@@ -28,12 +28,11 @@ from shaketable.harness.contracts.plugins import (
     NodeStatus,
 )
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.runtime.hosts import group as groups
 from shaketable.harness.runtime.hosts import scripts
-from shaketable.harness.runtime.hosts.group import HostGroup, clean_up_after
+from shaketable.harness.runtime.hosts import world as worlds
 from shaketable.harness.runtime.hosts.scripts import Place, bytes_dropped
 from shaketable.harness.runtime.hosts.ssh import Host, UnreachableError
-from shaketable.harness.runtime.hosts.world import HostsWorld
+from shaketable.harness.runtime.hosts.world import HostGroup, HostsWorld, clean_up_after
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.observer import SilentObserver
 from shaketable.harness.runtime.processes.ports import find_free
@@ -364,7 +363,7 @@ def test_an_undo_is_repeated_until_the_host_is_back(fake_ssh: Path, tmp_path: Pa
 def test_a_host_that_stays_away_is_cleaned_later(
     fake_ssh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(groups, "UNREACHABLE_MAX_S", 0.5)
+    monkeypatch.setattr(worlds, "UNREACHABLE_MAX_S", 0.5)
     group, target = group_of(tmp_path, [])
     folder = RunFolder(tmp_path / "run")
 
@@ -429,8 +428,8 @@ def test_without_ssh_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_traces_are_read_as_they_were_written() -> None:
-    traces = groups.Traces(run="st1", hosts=Hosts(ssh=("a", "b"), options=("-v",)), cuts=("n1",))
-    assert msgspec.json.decode(msgspec.json.encode(traces), type=groups.Traces) == traces
+    traces = worlds.Traces(run="st1", hosts=Hosts(ssh=("a", "b"), options=("-v",)), cuts=("n1",))
+    assert msgspec.json.decode(msgspec.json.encode(traces), type=worlds.Traces) == traces
 
 
 class Teller(SilentObserver):

@@ -17,9 +17,9 @@ import pytest
 from shaketable.harness import run_markers
 from shaketable.harness.history.run_folder import RunFolder, link_latest
 from shaketable.harness.history.segments import Event, SegmentWriter
-from shaketable.harness.serving.index import Entry
 from shaketable.harness.serving.pages import chart
-from shaketable.harness.serving.responses import Response, Site, zipped
+from shaketable.harness.serving.server import Response, Site, zipped
+from shaketable.harness.serving.store import Entry
 
 Write = Callable[..., Path]
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'"
@@ -156,7 +156,7 @@ def test_a_zip_is_bounded_and_says_what_it_lacks(
 ) -> None:
     folder = write_run()
     (folder / "large").write_bytes(b"x" * 5000)
-    monkeypatch.setattr("shaketable.harness.serving.responses.ZIP_BYTES_MAX", 4000)
+    monkeypatch.setattr("shaketable.harness.serving.server.ZIP_BYTES_MAX", 4000)
     with zipfile.ZipFile(io.BytesIO(b"".join(zipped(folder)))) as archive:
         assert "large: 5,000 bytes" in archive.read("20261122T101500.000Z/LEFT-OUT.txt").decode()
         assert "20261122T101500.000Z/campaign.toml" in archive.namelist()

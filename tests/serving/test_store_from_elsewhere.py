@@ -14,10 +14,11 @@ from urllib.parse import quote
 
 import pytest
 
-from shaketable.harness.serving import index, pages
-from shaketable.harness.serving.index import Entry
+from shaketable.harness.serving import pages
+from shaketable.harness.serving import store as stores
 from shaketable.harness.serving.pages import Numbers, Trends, draw_charts
-from shaketable.harness.serving.responses import Response, Site
+from shaketable.harness.serving.server import Response, Site
+from shaketable.harness.serving.store import Entry
 
 Write = Callable[..., Path]
 ODD = os.fsdecode(b"caf\xe9 <b>%2F")
@@ -83,14 +84,14 @@ def test_what_cannot_be_read_at_all_is_listed_as_that(
 ) -> None:
     write_run("good")
     write_run("bad")
-    read = index._read
+    read = stores._read
 
     def fails(id_: str, folder: object) -> Entry:
         if id_.startswith("bad"):
             raise AssertionError("whatever it is")
         return read(id_, folder)
 
-    monkeypatch.setattr(index, "_read", fails)
+    monkeypatch.setattr(stores, "_read", fails)
     page = body(Site(store).respond("/"))
     assert b"2 of 2 runs" in page
     assert b"what it wrote of itself cannot be read" in page
@@ -153,7 +154,7 @@ def test_a_history_behind_a_link_is_no_run(store: Path, write_run: Write, tmp_pa
 def test_runs_that_are_not_listed_are_counted_and_are_the_oldest(
     store: Path, write_run: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index, "RUNS_MAX", 3)
+    monkeypatch.setattr(stores, "RUNS_MAX", 3)
     # By name alone the walk would come by "zz" first, and leave the newest out.
     for number, name in enumerate(("zz", "zz", "zz", "aa", "mm")):
         write_run(name, f"2026112{number}T101500.000Z")
@@ -164,7 +165,7 @@ def test_runs_that_are_not_listed_are_counted_and_are_the_oldest(
         (b"aa", b"20261123"),
         (b"zz", b"20261122"),
     ]
-    monkeypatch.setattr(index, "FOLDERS_MAX", 4)
+    monkeypatch.setattr(stores, "FOLDERS_MAX", 4)
     assert b"only 4 folders were looked into" in body(Site(store).respond("/"))
 
 

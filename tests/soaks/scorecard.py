@@ -19,8 +19,7 @@ from typing import Final
 import msgspec
 
 from shaketable.harness import cli
-from shaketable.harness.calibration.hunting import read_outcomes
-from shaketable.harness.calibration.plan import CLEAN, Method, Plan
+from shaketable.harness.calibration import CLEAN, Method, Plan, read_outcomes
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.terminal.calibrate import PLAN, CalibrateOptions
 

@@ -17,13 +17,11 @@ import trio
 from fake_target import FakeTarget, make_client
 
 from shaketable.harness import discovery
-from shaketable.harness.campaigns import campaign as campaigns
-from shaketable.harness.campaigns import target_options
 from shaketable.harness.campaigns.campaign import Campaign
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.runtime import availability, rig
+from shaketable.harness.runtime import rig
 from shaketable.harness.runtime.observer import Counts, Observer
 from shaketable.harness.runtime.supervisor import RunResult, run_campaign
 
@@ -69,26 +67,18 @@ class Tape:
         return [arguments for what, *arguments in self.heard if what == name]
 
 
-class FakeDiscovery:
-    """Discovery that knows the fake target too; the rest is the real one."""
+def patch(setattr_: Any, target: type[FakeTarget] = FakeTarget) -> None:
+    """Let discovery find the fake target too; `setattr_` is setattr or monkeypatch's."""
+    get_real, plan_workers = discovery.get, rig.plan_workers
 
-    find = staticmethod(discovery.find)
-
-    @staticmethod
     def get(kind: str, name: str) -> Any:
-        return FakeTarget() if (kind, name) == ("targets", "fake") else discovery.get(kind, name)
-
-
-def patch(setattr_: Any) -> None:
-    """Let the rig find the fake target; `setattr_` is setattr or monkeypatch's."""
-    plan_workers = rig.plan_workers
+        return target() if (kind, name) == ("targets", "fake") else get_real(kind, name)
 
     def plan(*arguments: Any) -> list[Any]:
         plans = plan_workers(*arguments)
         return [dataclasses.replace(plan, client_factory=make_client) for plan in plans]
 
-    for module in (rig, campaigns, availability, target_options):
-        setattr_(module, "discovery", FakeDiscovery)
+    setattr_(discovery, "get", get)
     setattr_(rig, "plan_workers", plan)
 
 

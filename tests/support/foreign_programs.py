@@ -11,7 +11,7 @@ import shutil
 import sys
 
 from shaketable.harness.cli import run
-from shaketable.harness.installing.cache import cache_folder
+from shaketable.harness.installing import cache_folder
 from shaketable.harness.judging import against
 from tests.support import foreign_java
 

@@ -16,10 +16,10 @@ import pytest
 from pymysql.err import InternalError, OperationalError
 
 from shaketable.harness.campaigns.campaign import Campaign, loads, repeat_command
-from shaketable.harness.campaigns.target_options import target_with
 from shaketable.harness.contracts.capabilities import Capability
 from shaketable.harness.contracts.plugins import Address
 from shaketable.harness.described.client import Node
+from shaketable.harness.discovery import target_with
 from shaketable.harness.runtime.availability import why_unsupported
 from shaketable.harness.targets.on_demand import PLUGINS
 

@@ -18,7 +18,7 @@ import pytest
 
 from shaketable.harness.contracts.plugins import Address
 from shaketable.harness.described.client import Node
-from shaketable.harness.installing.installers import LIBRARY
+from shaketable.harness.installing import LIBRARY
 from shaketable.harness.targets.on_demand import PLUGINS, TargetOnDemand
 from tests.support.further_targets import skip_further
 

@@ -17,7 +17,7 @@ import pytest
 
 from shaketable.harness.contracts.plugins import Address
 from shaketable.harness.described.client import Node
-from shaketable.harness.installing.installers import LIBRARY
+from shaketable.harness.installing import LIBRARY
 from shaketable.harness.targets.on_demand import PLUGINS, TargetOnDemand
 
 STARTS_WITHIN_S = 60.0

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from shaketable.checkers.anomalies.log_rules import why_not_promised
-from shaketable.harness.campaigns.target_options import target_with
 from shaketable.harness.contracts.plugins import Address
 from shaketable.harness.described.client import Node
-from shaketable.harness.installing.installers import LIBRARY
+from shaketable.harness.discovery import target_with
+from shaketable.harness.installing import LIBRARY
 from shaketable.harness.targets.on_demand import PLUGINS, TargetOnDemand
 from tests.support.checker_histories import context, struck
 from tests.support.further_targets import skip_further

@@ -6,7 +6,7 @@ import pytest
 
 from shaketable.harness.targets import simulated_group
 from shaketable.harness.targets.simulated_group import SimulatedLogs
-from shaketable.reports.violation_page.node_lines import Clock, NodeLog, lines_around, parsed
+from shaketable.reports.violation_page.node_evidence import Clock, NodeLog, lines_around, parsed
 
 
 def test_lines_and_marks_are_read_back_at_their_times() -> None:

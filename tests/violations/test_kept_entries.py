@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from shaketable.reports.violation_page import kept_entries
-from shaketable.reports.violation_page.kept_entries import entries_around, map_around, read_kept
+from shaketable.reports.violation_page import node_evidence
+from shaketable.reports.violation_page.node_evidence import entries_around, map_around, read_kept
 
 KEY = "q/0"
 COLUMNS = ["index", "term", "crc", "key", "offset", "value", "size", "problem"]
@@ -110,7 +110,7 @@ def test_a_place_that_was_not_kept_says_so(tmp_path: Path) -> None:
     write(tmp_path, {"n0": []})
     found = entries_around(read_kept(tmp_path), KEY, 4, ())
     assert found is not None
-    assert found.notes == (kept_entries.NOT_THIS,)
+    assert found.notes == (node_evidence.NOT_THIS,)
 
 
 def test_what_is_about_no_place_has_no_entries(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_the_map_marks_the_offset_and_stays_inside(tmp_path: Path) -> None:
     (only,) = drawn.strips
     assert only.counts == (("present", 99), ("missing", 1), ("other", 0))
     last = only.stretches[-1]
-    assert last.x + last.width <= kept_entries.MAP_WIDTH - kept_entries.RIGHT + 0.01
+    assert last.x + last.width <= node_evidence.MAP_WIDTH - node_evidence.RIGHT + 0.01
     assert drawn.marker is not None
     assert last.x - 3 <= drawn.marker <= last.x + last.width + 3
     assert map_around(read_kept(tmp_path), "q/1", 99) is None

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from shaketable.reports.violation_page import node_lines
-from shaketable.reports.violation_page.node_lines import (
+from shaketable.reports.violation_page import node_evidence
+from shaketable.reports.violation_page.node_evidence import (
     NO_CLOCK,
     Clock,
     NodeLog,
@@ -107,7 +107,7 @@ def test_of_very_many_lines_the_nearest_stay_and_the_rest_is_counted() -> None:
     found = lines_around([log(*lines)], Clock(0, 0), [5 * S])
     assert found is not None
     assert [line.text for line in found.lines] == [
-        f"line {n}" for n in range(node_lines.LINES_OF_NODE_MAX)
+        f"line {n}" for n in range(node_evidence.LINES_OF_NODE_MAX)
     ]
     assert found.notes[0].startswith("60 more lines of n0")
 
@@ -140,7 +140,7 @@ def test_a_clock_that_makes_no_sense_is_none(clock: object) -> None:
 
 
 def test_a_large_log_is_read_from_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_lines, "FILE_BYTES_MAX", 64)
+    monkeypatch.setattr(node_evidence, "LOG_BYTES_MAX", 64)
     path = tmp_path / "nodes" / "n0" / "node.log"
     path.parent.mkdir(parents=True)
     path.write_text("x" * 100 + "\n1970-01-01T00:00:05.000 last\n")

@@ -12,9 +12,9 @@ import pytest
 from shaketable import reports
 from shaketable.harness.gating import read_stored
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.serving.responses import SELF_CONTAINED, Response, Site
+from shaketable.harness.serving.server import SELF_CONTAINED, Response, Site
 from shaketable.reports import junit
-from shaketable.reports.gating import markdown, sarif
+from shaketable.reports.gating import formats
 from shaketable.reports.gating.policy import Policy
 from shaketable.reports.gating.rulings import decide
 from shaketable.reports.violation_page import violation_view
@@ -38,9 +38,9 @@ def test_the_gate_names_the_page_everywhere(folder: Path) -> None:
     result = gated(folder)
     assert result.runs[0].pages == (("lost-append", str(folder / PAGE)),)
     assert f"page of lost-append: {folder / PAGE}" in junit.render_gate(result)
-    shown = markdown.render(result).replace("&#45;", "-").replace("&#95;", "_")
+    shown = formats.render_markdown(result).replace("&#45;", "-").replace("&#95;", "_")
     assert f"the page of lost-append: <code>{folder / PAGE}</code>" in shown
-    told = json.loads(sarif.render(result, "1"))["runs"][0]["results"]
+    told = json.loads(formats.render_sarif(result, "1"))["runs"][0]["results"]
     named = {one["ruleId"]: one["properties"].get("violation") for one in told}
     assert named["anomaly/lost-append"] == str(folder / PAGE)
 
@@ -53,7 +53,7 @@ def test_a_run_without_pages_is_judged_as_before(folder: Path) -> None:
     assert result.code == 1
     assert (
         "violation"
-        not in json.loads(sarif.render(result, "1"))["runs"][0]["results"][0]["properties"]
+        not in json.loads(formats.render_sarif(result, "1"))["runs"][0]["results"][0]["properties"]
     )
 
 

@@ -14,9 +14,8 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from shaketable.harness.volatile_disk.contents import Ranges, UnsyncedContents
 from shaketable.harness.volatile_disk.files import StoredFiles
-from shaketable.harness.volatile_disk.names import ROOT
+from shaketable.harness.volatile_disk.surviving import ROOT, Ranges, UnsyncedContents
 
 SIZE_MAX = 40
 positions = st.integers(0, SIZE_MAX)

@@ -44,21 +44,6 @@ from shaketable.harness.history.foreign.jepsen import (
     read_edn,
 )
 from shaketable.harness.history.foreign.jsonl import EventReader, OperationReader
-from shaketable.harness.history.foreign.object_text import (
-    CALL_LINE,
-    INTERVAL_LINE,
-    KIND_LINE,
-    OBJECT_LINE,
-    CallReader,
-    IntervalReader,
-)
-from shaketable.harness.history.foreign.session_text import (
-    RULE_LINE,
-    STEP_LINE,
-    TUPLE_LINE,
-    SessionReader,
-    TupleReader,
-)
 from shaketable.harness.history.foreign.tables import (
     Ids,
     is_operations,
@@ -67,8 +52,20 @@ from shaketable.harness.history.foreign.tables import (
     require_sound,
     row_count,
 )
-from shaketable.harness.history.results_file import UnreadableError, read_results
-from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.history.foreign.texts import (
+    CALL_LINE,
+    INTERVAL_LINE,
+    KIND_LINE,
+    OBJECT_LINE,
+    RULE_LINE,
+    STEP_LINE,
+    TUPLE_LINE,
+    CallReader,
+    IntervalReader,
+    SessionReader,
+    TupleReader,
+)
+from shaketable.harness.history.run_folder import RunFolder, UnreadableError, read_results
 from shaketable.harness.history.schema import OPERATIONS
 from shaketable.harness.history.segments import MAGIC
 

@@ -5,19 +5,28 @@ soon as it is known. A definite error is `fail`; an indefinite or unexpected one
 client then continues as another process on a new connection. This module is imported in every
 worker, so it imports nothing heavy.
 
-Source: jepsen.generator.interpreter; DESIGN.md decision 12 and section 3 ("Event").
+A worker can break its TCP connections, which is what a firewall or NAT that forgets them does to
+clients. It works for every target: a client library's own sockets are found among the open files of
+the process, and shut down in both directions. The node sees the connection close, with or without
+the end of a request; the client sees it end.
+
+Source: jepsen.generator.interpreter; DESIGN.md decision 12 and section 3 ("Event"); for
+connections, shutdown(2) and proc_pid_fd(5).
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import os
 import signal
+import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any, Final, Protocol
@@ -25,7 +34,6 @@ from typing import Any, Final, Protocol
 import trio
 
 from shaketable.harness import discovery
-from shaketable.harness.campaigns.target_options import target_with
 from shaketable.harness.contracts.abilities import (
     ChecksClients,
     OnUnexpected,
@@ -50,6 +58,7 @@ from shaketable.harness.contracts.plugins import (
     Workload,
 )
 from shaketable.harness.contracts.rng import rng_for
+from shaketable.harness.discovery import target_with
 from shaketable.harness.generators.clients import final_generator_of, generator_of
 from shaketable.harness.generators.generator import (
     Completion,
@@ -61,7 +70,6 @@ from shaketable.harness.generators.generator import (
 )
 from shaketable.harness.guard import die_with_parent
 from shaketable.harness.history.segments import Recorder, next_process
-from shaketable.harness.runtime.clients.connections import break_connections
 
 REPORT_INTERVAL_S: Final = 0.25
 """How often a worker reports its counts to the supervisor."""
@@ -601,3 +609,47 @@ class Dispatcher:
         waiting, self._waiting = self._waiting, {}
         for woken in waiting.values():
             woken.set()
+
+
+# TCP connections of this process, and their end.
+
+OPEN_FILES: Final = Path("/proc/self/fd")
+TCP: Final = (socket.AF_INET, socket.AF_INET6)
+
+
+def break_connections(to: Iterable[Address]) -> int:
+    """Shut down this process's TCP connections to these addresses; return how many there were."""
+    ends = {end for address in to for end in _resolved(address)}
+    count = 0
+    for connection in _sockets():
+        with connection, suppress(OSError):  # not connected, or its other end is gone already
+            if connection.family in TCP and connection.type == socket.SOCK_STREAM:
+                host, port = connection.getpeername()[:2]
+                if (_plain(host), port) in ends:
+                    connection.shutdown(socket.SHUT_RDWR)
+                    count += 1
+    return count
+
+
+def _sockets() -> Iterator[socket.socket]:
+    """Yield a duplicate of each open socket of this process."""
+    for file in sorted(OPEN_FILES.iterdir()):
+        with suppress(OSError):  # closed meanwhile, by another thread; or the listing's own
+            if file.is_socket():
+                yield socket.socket(fileno=os.dup(int(file.name)))
+
+
+@cache
+def _resolved(address: Address) -> frozenset[tuple[str, int]]:
+    """Return the numeric ends of an address; none if its name has none."""
+    with suppress(OSError):
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        return frozenset((_plain(str(end[0])), int(end[1])) for *_, end in found)
+    return frozenset()
+
+
+def _plain(host: str) -> str:
+    """Return a numeric host as IPv4, if it is one mapped to IPv6."""
+    ip = ip_address(host.partition("%")[0])
+    mapped = ip.ipv4_mapped if isinstance(ip, IPv6Address) else None
+    return str(mapped or ip)

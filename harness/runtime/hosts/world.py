@@ -4,30 +4,45 @@ Faults are those of the world of groups that run already, by scripts of ours in 
 commands. Their effect is seen on the host: processes that are gone or stopped, bytes that were
 dropped.
 
-Source: jepsen.core `run!` on nodes that SSH reaches; docs/your-own-system.md.
+What was started where is written down in the run's folder before that (hosts.json), and stays there
+until every host is clean, so that `shaketable heal` can do what the run could not.
+
+Source: jepsen.core `run!` on nodes that SSH reaches; jepsen.db (`setup!`, `teardown!`),
+jepsen.control (`on-nodes`); docs/your-own-system.md.
 """
 
 from __future__ import annotations
 
 import shutil
 import signal
+import socket
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from time import monotonic_ns
 from typing import Final
 
+import msgspec
 import trio
 
 from shaketable.harness.campaigns.campaign import Campaign, faults_of, target_of
-from shaketable.harness.contracts.abilities import RunsOnHosts
+from shaketable.harness.contracts.abilities import Hosts, RunsOnHosts
 from shaketable.harness.contracts.capabilities import Capability, Link
 from shaketable.harness.contracts.errors import HarnessError
-from shaketable.harness.contracts.plugins import UNTOUCHED, Json, NodeStatus
+from shaketable.harness.contracts.plugins import (
+    UNTOUCHED,
+    Address,
+    Json,
+    Launch,
+    NodeLayout,
+    NodeStatus,
+    Target,
+)
 from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.discovery import get
-from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.history.run_folder import RunFolder, write_atomically
 from shaketable.harness.run_markers import scratch_prefix
 from shaketable.harness.runtime.clients.workers import plan_workers
 from shaketable.harness.runtime.existing_world import (
@@ -37,8 +52,10 @@ from shaketable.harness.runtime.existing_world import (
     run_name,
 )
 from shaketable.harness.runtime.facts import wall_clock
-from shaketable.harness.runtime.hosts.group import HostGroup
-from shaketable.harness.runtime.hosts.ssh import UnreachableError
+from shaketable.harness.runtime.group_status import status_timeout_s
+from shaketable.harness.runtime.hosts import scripts
+from shaketable.harness.runtime.hosts.scripts import Place
+from shaketable.harness.runtime.hosts.ssh import Host, UnreachableError
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.observer import Observer
 from shaketable.harness.runtime.processes.nodes import Exit
@@ -247,3 +264,286 @@ async def build(
         observer, world, plans, services=(group.keep_connected, world.run),
         let_go=let_go, restore_late=world.put_back,
     )  # fmt: skip
+
+
+# The nodes of a run: looked at before, started, acted on, ended, left clean.
+
+UNREACHABLE_MAX_S: Final = 15.0
+"""An undo waits so long for a host that cannot be reached. Then it fails, and is tried again by
+those that want it undone: the nemesis, the end of the run, `heal`."""
+TRY_AGAIN_AFTER_S: Final = 0.5
+UNDOES: Final = ("start", "resume", "heal")
+
+
+class Traces(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run may have left on other machines: hosts.json.
+
+    Attributes:
+        run: the run's name there.
+        hosts: the machines.
+        cuts: the nodes on whose hosts links could be cut.
+    """
+
+    run: str
+    hosts: Hosts
+    cuts: tuple[str, ...] = ()
+
+
+class HostGroup:
+    """The nodes of one run, each on its host.
+
+    Args:
+        run: the run's name: letters and digits.
+        hosts: the machines.
+        folder: the run's folder here: gets the nodes' output.
+        tell: is given lines for the user.
+        scratch: an existing folder of ours for connections that are kept; None: none is.
+        has_disks: whether each node's data lies on a file system of its own, to lose power.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        hosts: Hosts,
+        folder: RunFolder,
+        tell: Callable[[str], None],
+        scratch: Path | None = None,
+        *,
+        has_disks: bool = False,
+    ) -> None:
+        names = [f"n{number}" for number in range(len(hosts.ssh))]
+        self.nodes = tuple(names)
+        self.left: dict[str, str] = {}
+        """Nodes that may be left on their hosts, each with the reason."""
+        self.cuts: tuple[str, ...] = self.nodes
+        """The nodes on whose hosts links can be cut."""
+        self.layouts = _layouts(run, hosts)
+        self._run, self._hosts, self._folder = run, hosts, folder
+        self._tell = tell
+        self._places = {node: Place(hosts.folder, run, node, has_disks) for node in names}
+        self._at = {
+            node: Host(node, name, (*hosts.options, *hosts.destination(number)), scratch, tell)
+            for number, (node, name) in enumerate(zip(names, hosts.ssh, strict=True))
+        }
+        self._launches: Mapping[str, Launch] = {}
+        self._sources: dict[str, list[str]] = {}  # the addresses that a node sends from
+        self._clean: set[str] = set()
+        self._target: Target | None = None
+
+    # ---- before anything is started ------------------------------------------------------
+
+    async def check(self, target: Target) -> dict[Capability, str]:
+        """Look at every host, telling which is fit.
+
+        Returns what cannot be done on one of them, and why.
+
+        Raises:
+            HarnessError: a host cannot be used; what, where, what to do.
+        """
+        self._target = target
+        self._launches = {node: target.prepare(layout) for node, layout in self.layouts.items()}
+        found: dict[str, str] = {}
+
+        async def look(node: str) -> None:
+            self._sources[node] = await trio.to_thread.run_sync(
+                _resolved, self.layouts[node].peer_address.host, abandon_on_cancel=True
+            )
+            ports = (self._hosts.client_port, self._hosts.peer_port)
+            program = self._launches[node].argv[0]
+            found[node] = await self._at[node].run(
+                scripts.check(self._places[node], program, ports)
+            )
+            self._tell(f"{self._at[node].name} is ready")
+
+        await _for_each(self.nodes, look)
+        facts = {
+            node: dict(line.partition(" ")[::2] for line in text.splitlines())
+            for node, text in found.items()
+        }
+        self.cuts = tuple(node for node, known in facts.items() if "links" not in known)
+        lacks: dict[Capability, str] = {}
+        for node, known in facts.items():
+            for capability, fact in ((Capability.CUT, "links"), (Capability.POWER, "power")):
+                if fact in known:
+                    lacks.setdefault(capability, f"{self._at[node].name}: {known[fact]}")
+            for ours, addresses in self._sources.items():
+                if known["from"] in addresses:
+                    why = f"this machine is the host of {ours}, as {self._at[node].name} sees it"
+                    lacks.setdefault(Capability.CUT, f"{why}: a cut would cut it off too")
+        return lacks
+
+    async def start_all(self) -> None:
+        """Start all nodes. Raises HarnessError: one does not start."""
+        traces = Traces(run=self._run, hosts=self._hosts, cuts=self.cuts)
+        write_atomically(self._folder.hosts_json, msgspec.json.encode(traces))
+        await _for_each(self.nodes, partial(self.act, "start"))
+
+    async def keep_connected(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Keep a connection to each host until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for host in self._at.values():
+                nursery.start_soon(host.keep_connected)
+            task_status.started()
+
+    # ---- what faults need (contracts.abilities.RunsAlready.act) -----------------------------
+
+    async def act(self, action: str, node: str, to: str = "") -> str:
+        """Do something to a node, or to what it sends to another; return what was printed.
+
+        What undoes a fault waits for a host that cannot be reached.
+
+        Raises:
+            UnreachableError: the host cannot be reached: whether it was done is not known.
+            HarnessError: it could not be done.
+        """
+        where, script = (to or node), self._script(action, node, to)
+        if action in UNDOES:
+            return await self._when_back(where, script)
+        return await self._at[where].run(script)
+
+    def _script(self, action: str, node: str, to: str) -> str:
+        place = self._places[to or node]
+        match action:
+            case "start":
+                launch = self._launches[node]
+                return scripts.start(place, launch.argv, launch.env)
+            case "cut":
+                return scripts.cut(place, {node: self._sources[node]})
+            case "heal":
+                return scripts.heal(place, node)
+            case _:
+                make = {"kill": scripts.kill, "stop": scripts.stop, "pause": scripts.pause}
+                make |= {"resume": scripts.resume, "state": scripts.state, "power": scripts.power}
+                return make[action](place)
+
+    async def dropped(self, to: str) -> dict[str, int]:
+        """Return how many bytes for a node are dropped, by sender. Raises as `act`."""
+        listing = await self._at[to].run(scripts.dropped(self._places[to]))
+        return scripts.bytes_dropped(listing)
+
+    async def _when_back(self, node: str, script: str) -> str:
+        """Run a script; if the host cannot be reached, again and again until it is back."""
+        until = trio.current_time() + UNREACHABLE_MAX_S
+        while True:
+            try:
+                return await self._at[node].run(script)
+            except UnreachableError:
+                if trio.current_time() >= until:
+                    raise
+            await trio.sleep(TRY_AGAIN_AFTER_S)
+
+    async def status(self, layout: NodeLayout, timeout_s: float) -> NodeStatus | None:
+        """Ask a node, from here; None if it does not answer."""
+        assert self._target is not None, "looked at before"
+        return await self._target.status(layout, timeout_s)
+
+    @property
+    def status_timeout_s(self) -> float:
+        """How long a status may take, in seconds."""
+        assert self._target is not None, "looked at before"
+        return status_timeout_s(self._target)
+
+    # ---- the end ----------------------------------------------------------------------------
+
+    async def end(self, *, gently: bool) -> tuple[str, ...]:
+        """End the nodes, fetch their output, remove all that the run has left on its hosts.
+
+        Goes on where it was interrupted. Returns what was ended; what could not be is in `left`.
+        """
+        did: list[str] = []
+
+        async def clean(node: str) -> None:
+            self.left[node] = "it was not looked at in time"
+            try:
+                did.extend(await self._clean_up(node, gently=gently))
+            except HarnessError as error:
+                self.left[node] = str(error)
+            else:
+                self._clean.add(node)
+                del self.left[node]
+
+        await _for_each([node for node in self.nodes if node not in self._clean], clean)
+        if not self.left:
+            self._folder.hosts_json.unlink(missing_ok=True)
+        return tuple(did)
+
+    async def _clean_up(self, node: str, *, gently: bool) -> list[str]:
+        place, host = self._places[node], self._at[node]
+        ended = await self._when_back(
+            node, scripts.end(place, gently=gently, with_links=node in self.cuts)
+        )
+        directory = self._folder.node(node)
+        directory.mkdir(parents=True, exist_ok=True)
+        await host.fetch(scripts.log(place), self._folder.node_log(node))
+        if self._hosts.fetch_data:
+            await host.fetch(scripts.data(place), directory / "data.tar")
+        await host.run(scripts.remove(place))
+        return [f"{host.name}: ended {what}" for what in ended.splitlines()]
+
+
+async def clean_up_after(folder: RunFolder) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """End what a run whose harness was killed has left on other machines.
+
+    Returns what was ended, and what could not be, a line each.
+
+    Raises:
+        HarnessError: what was started where cannot be read.
+    """
+    try:
+        traces = msgspec.json.decode(folder.hosts_json.read_bytes(), type=Traces)
+    except FileNotFoundError:
+        return (), ()
+    except (OSError, msgspec.DecodeError) as error:
+        raise HarnessError(f"cannot read {folder.hosts_json}: {error}") from error
+    group = HostGroup(traces.run, traces.hosts, folder, _ignore)
+    group.cuts = traces.cuts
+    did = await group.end(gently=False)
+    return did, tuple(f"{node} may be left: {why}" for node, why in group.left.items())
+
+
+def _layouts(run: str, hosts: Hosts) -> dict[str, NodeLayout]:
+    """Return where the nodes are, on their hosts, and how each reaches the others: directly."""
+    at = {f"n{number}": hosts.address(number) for number in range(len(hosts.ssh))}
+    peers = {node: Address(host, hosts.peer_port) for node, host in at.items()}
+    return {
+        node: NodeLayout(
+            node=node,
+            directory=Path(Place(hosts.folder, run, node).directory),
+            client_address=Address(host, hosts.client_port),
+            peer_address=peers[node],
+            peers={peer: there for peer, there in peers.items() if peer != node},
+        )
+        for node, host in at.items()
+    }
+
+
+def _resolved(name: str) -> list[str]:
+    """Return the IP addresses of a name. Raises HarnessError if it has none."""
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise HarnessError(
+            f"{name}: {error.strerror}; give hosts.addresses, where nodes reach each other"
+        ) from error
+    return sorted({str(ip_address(str(each[4][0]).partition("%")[0])) for each in found})
+
+
+async def _for_each(nodes: Sequence[str], act: Callable[[str], Awaitable[object]]) -> None:
+    """Do something for all nodes at the same time. Raises as the first that fails does."""
+    try:
+        async with trio.open_nursery() as nursery:
+            for node in nodes:
+                nursery.start_soon(act, node)
+    except BaseExceptionGroup as group:
+        first: BaseException = group
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        if isinstance(first, HarnessError):
+            raise first from group
+        raise
+
+
+def _ignore(_line: str) -> None:
+    """Ignore a line: what cannot be reached is returned."""

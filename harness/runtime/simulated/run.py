@@ -23,8 +23,8 @@ from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.plugins import Target
 from shaketable.harness.contracts.simulation import SimulatedGroup, SimulatesGroups
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.runtime.clients.tasks import TaskWorkers
 from shaketable.harness.runtime.clients.worker import WorkerPlan
+from shaketable.harness.runtime.clients.workers import TaskWorkers
 from shaketable.harness.runtime.facts import SIMULATED_CLOCK
 from shaketable.harness.runtime.group_status import Samples, SimulatedClocks
 from shaketable.harness.runtime.observer import Observer

@@ -37,7 +37,7 @@ from shaketable.reports.check_page.checked_history import (
     failing_part,
     shown_findings,
 )
-from shaketable.reports.check_page.failing_part import text_lines
+from shaketable.reports.check_page.pictures import text_lines
 
 TIME_BUDGET_S_MAX: Final = 7 * 24 * 3600.0
 MEMORY_BYTES_MIN: Final = 1 << 20
@@ -188,7 +188,7 @@ def check(
 
 
 def _with_reference(settings: CheckSettings) -> CheckSettings:
-    from shaketable.harness.installing.cache import cache_folder  # noqa: PLC0415 - as above
+    from shaketable.harness.installing import cache_folder  # noqa: PLC0415 - as above
     from shaketable.harness.judging.against import build  # noqa: PLC0415 - as above
 
     with _progress() as progress:

@@ -30,18 +30,16 @@ from shaketable.harness.terminal.output import show_rows
 from shaketable.harness.terminal.simulations.seed_runs import (
     TARGET_DEFAULT,
     SeedBar,
+    ShrinkSettings,
     print_end,
     print_heading,
     run_many,
     run_one,
     show_step,
-    simulator_of,
-)
-from shaketable.harness.terminal.simulations.shrinking import (
-    ShrinkSettings,
     shrink_failing,
     shrink_file,
     shrinker_of,
+    simulator_of,
 )
 
 SEEDS_DEFAULT: Final = 100

@@ -13,8 +13,7 @@ import pandas as pd
 import pytest
 
 from shaketable.checkers.linearizability.model_choice import model_named
-from shaketable.checkers.online import HistoryJudge, Violation
-from shaketable.checkers.slices import Progress, sliced, take_slice
+from shaketable.checkers.online import HistoryJudge, Progress, Violation, sliced, take_slice
 from shaketable.checkers.spark import streaming
 from shaketable.checkers.spark.streaming import (
     BUCKETS,

@@ -1,12 +1,21 @@
-"""Render a gate's result as SARIF 2.1.0 for code scanning: a rule per anomaly, a result per run.
+"""Render a gate's result for CI: as Markdown, as annotations, and as SARIF.
 
-Source: OASIS, Static Analysis Results Interchange Format 2.1.0.
+- Markdown is for the summary page of a CI job. Names and values come from untrusted histories:
+  every character with a meaning in Markdown or HTML is written as a character reference.
+- Annotations are of GitHub's runner, with its escapes.
+- SARIF 2.1.0 is for code scanning: a rule per anomaly, a result per run.
+
+JUnit, which a run has too, is in `reports.junit`.
+
+Source: the runner's workflow commands, and the escapes of its toolkit; OASIS, Static Analysis
+Results Interchange Format 2.1.0.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -20,6 +29,159 @@ from shaketable.reports import finding_texts
 from shaketable.reports.gating.policy import CEILINGS, FLOORS
 from shaketable.reports.gating.rulings import GateResult, Kind, Ruling, RunFacts, RunRulings
 
+# Markdown.
+
+SUMMARY_BYTES_MAX: Final = 1 << 20
+"""GitHub rejects a larger step summary entirely."""
+TAIL_BYTES: Final = 256
+"""Reserved for the note that something was cut."""
+MARKDOWN_MESSAGE_CHARS_MAX: Final = 1_000
+LEFT_OUT_MAX: Final = 50
+RESULT_TEXTS: Final = {
+    int(ExitCode.VALID): "passed",
+    int(ExitCode.INVALID): "failed: something is wrong",
+    int(ExitCode.UNKNOWN): "failed: not shown to be right",
+}
+VERDICTS: Final = {
+    int(ExitCode.VALID): "holds",
+    int(ExitCode.INVALID): "broken",
+    int(ExitCode.UNKNOWN): "unknown",
+}
+_MARKDOWN_ESCAPES: Final = {ord(sign): f"&#{ord(sign)};" for sign in "\\`*_[]<>#!|~&@:$"}
+_WWW: Final = re.compile(r"(www)\.", re.IGNORECASE)
+"""GitHub turns this into a link although it has no special character."""
+
+
+def render_markdown(result: GateResult, bytes_max: int = SUMMARY_BYTES_MAX) -> str:
+    """Render the page in at most `bytes_max` bytes; failing runs come first."""
+    text = ""
+    size = 0
+    for block in _blocks(result):
+        grown = size + len(block.encode(errors="replace"))
+        if grown > bytes_max - TAIL_BYTES:
+            tail = "\n\nMore does not fit here; the JUnit and SARIF files have all.\n"
+            return text + tail if size + len(tail) <= bytes_max else text
+        text += block
+        size = grown
+    return text
+
+
+def escape(text: str) -> str:
+    """Escape text so that Markdown shows it as it is, in one line."""
+    return _WWW.sub(r"\1&#46;", printable(text).translate(_MARKDOWN_ESCAPES))
+
+
+def _blocks(result: GateResult) -> Iterator[str]:
+    text = RESULT_TEXTS.get(result.code, "failed: the harness failed")
+    yield f"## shaketable gate {text} (exit code {result.code})\n\n"
+    runs = sorted(result.runs, key=lambda run: run.code == ExitCode.VALID)
+    if runs:
+        yield "| run | rules | broken |\n| --- | ---: | --- |\n"
+    for run in runs:
+        yield _row(run)
+    details = [run for run in runs if run.breaches or _let_pass(run)]
+    for run in details:
+        yield from _details(run)
+    if breaches := [ruling for ruling in result.overall if not ruling.holds]:
+        yield "\n### All runs together\n\n"
+        yield from (_line(ruling) for ruling in breaches)
+    if result.skipped:
+        yield "\n### Left out\n\n"
+    for facts in result.skipped[:LEFT_OUT_MAX]:
+        yield f"- {escape(facts.name)}: {escape(facts.skipped)}\n"
+    if (more := len(result.skipped) - LEFT_OUT_MAX) > 0:
+        yield f"- and {more} more\n"
+    for note in result.notes:
+        yield f"\nNote: {escape(note)}\n"
+
+
+def _row(run: RunRulings) -> str:
+    broken = ", ".join(escape(ruling.rule) for ruling in run.breaches)
+    bug = f" with {escape(run.facts.mutant)}" if run.facts.mutant else ""
+    return f"| {escape(run.facts.name)}{bug} | {len(run.rulings)} | {broken or 'none'} |\n"
+
+
+def _details(run: RunRulings) -> Iterator[str]:
+    yield f"\n### {escape(run.facts.name)}\n\n"
+    for ruling in run.breaches:
+        yield _line(ruling)
+    for ruling in _let_pass(run):
+        assert ruling.allowed is not None, "that is what was asked"
+        until = f"allowed until {ruling.allowed.until}: {escape(ruling.allowed.reason)}"
+        yield f"- {escape(ruling.rule)} (let pass): {_message(ruling)}; {until}\n"
+    if run.breaches and run.facts.repeat:
+        yield f"- to see it again: <code>{escape(run.facts.repeat)}</code>\n"
+    if run.breaches and run.facts.report:
+        yield f"- its page: <code>{escape(run.facts.report)}</code>\n"
+    for kind, page in run.pages:
+        yield f"- the page of {escape(kind)}: <code>{escape(page)}</code>\n"
+
+
+def _let_pass(run: RunRulings) -> list[Ruling]:
+    return [ruling for ruling in run.rulings if ruling.allowed is not None]
+
+
+def _line(ruling: Ruling) -> str:
+    verdict = VERDICTS.get(ruling.code, "no verdict")
+    return f"- **{escape(ruling.rule)}** ({verdict}): {_message(ruling)}\n"
+
+
+def _message(ruling: Ruling) -> str:
+    text = ruling.message
+    return escape(
+        text
+        if len(text) <= MARKDOWN_MESSAGE_CHARS_MAX
+        else f"{text[: MARKDOWN_MESSAGE_CHARS_MAX - 1]}…"
+    )
+
+
+# Annotations.
+
+SHOWN_MAX: Final = 10
+"""GitHub shows at most this many errors, and this many warnings, of a step."""
+ANNOTATION_CHARS_MAX: Final = 1_000
+
+
+def render_annotations(result: GateResult) -> list[str]:
+    """Return the lines: an error for each breach, a warning for each one that was allowed."""
+    errors = [
+        _annotation("error", f"{run or 'all runs'}: {ruling.rule}", ruling.message)
+        for run, ruling in result.breaches
+    ]
+    warnings = [
+        _annotation(
+            "warning",
+            f"{run.facts.name}: {ruling.rule} was let pass",
+            f"{ruling.message}; allowed until {ruling.allowed.until}: {ruling.allowed.reason}",
+        )
+        for run in result.runs
+        for ruling in run.rulings
+        if ruling.allowed is not None
+    ]
+    return [*_bounded("error", errors), *_bounded("warning", warnings)]
+
+
+def _bounded(level: str, lines: list[str]) -> list[str]:
+    if len(lines) <= SHOWN_MAX:
+        return lines
+    more = len(lines) - SHOWN_MAX + 1
+    return [
+        *lines[: SHOWN_MAX - 1],
+        _annotation(level, "gate", f"and {more} more; see the summary"),
+    ]
+
+
+def _annotation(level: str, title: str, message: str) -> str:
+    title = _data(title).replace(":", "%3A").replace(",", "%2C")
+    return f"::{level} title={title}::{_data(message[:ANNOTATION_CHARS_MAX])}"
+
+
+def _data(text: str) -> str:
+    return printable(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+# SARIF.
+
 SCHEMA: Final = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 )
@@ -27,13 +189,13 @@ VERSION: Final = "2.1.0"
 TOOL: Final = "shaketable"
 RESULTS_MAX: Final = 5_000
 """Code scanning shows at most this many results of a file; the worst come first."""
-MESSAGE_CHARS_MAX: Final = 4_000
+SARIF_MESSAGE_CHARS_MAX: Final = 4_000
 OPERATIONS_MAX: Final = 50
 """Operations of an anomaly that are listed."""
 NOWHERE: Final = "shaketable-gate"
 """Placeholder for a file in results about all runs together."""
 
-_ESCAPES: Final = {ord(sign): f"\\{sign}" for sign in "\\[]"} | {
+_SARIF_ESCAPES: Final = {ord(sign): f"\\{sign}" for sign in "\\[]"} | {
     ord(sign): sign * 2 for sign in "{}"
 }
 
@@ -53,7 +215,7 @@ class _Result:
     kind: Kind | None = None
 
 
-def render(result: GateResult, version: str) -> str:
+def render_sarif(result: GateResult, version: str) -> str:
     """Render the file.
 
     Args:
@@ -177,7 +339,7 @@ def _result(one: _Result, place: int) -> dict[str, Any]:
 
 def _plain(text: str) -> str:
     """Escape text in which SARIF would see links or placeholders (3.11.5, 3.11.6)."""
-    return text.translate(_ESCAPES)
+    return text.translate(_SARIF_ESCAPES)
 
 
 def _location(campaign: str) -> dict[str, Any]:
@@ -201,4 +363,6 @@ def _fingerprint(*parts: str) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= MESSAGE_CHARS_MAX else f"{text[: MESSAGE_CHARS_MAX - 1]}…"
+    return (
+        text if len(text) <= SARIF_MESSAGE_CHARS_MAX else f"{text[: SARIF_MESSAGE_CHARS_MAX - 1]}…"
+    )

@@ -38,10 +38,9 @@ from shaketable.harness.described import FILE_NAME
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.run_markers import ProcessIdentity
 from shaketable.harness.runtime import ledger
+from shaketable.harness.runtime.ended_world import EndedWorld, undo_apart
 from shaketable.harness.runtime.ledger import Account, Lines, OpenFault
 from shaketable.harness.runtime.processes import faketime
-from shaketable.harness.runtime.undoing import foreign_undo
-from shaketable.harness.runtime.undoing.ended_world import EndedWorld
 from shaketable.harness.untrusted_text import error_text
 
 UNDO_TIMEOUT_S: Final = 15.0
@@ -159,7 +158,7 @@ def _clean_hosts(folder: RunFolder) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """End what the run has left on other machines; return what, and what could not be ended."""
     if not folder.hosts_json.exists():
         return (), ()
-    from shaketable.harness.runtime.hosts.group import clean_up_after  # noqa: PLC0415 - few runs need it
+    from shaketable.harness.runtime.hosts.world import clean_up_after  # noqa: PLC0415 - few runs need it
 
     try:
         return trio.run(clean_up_after, folder)
@@ -225,7 +224,7 @@ def _undo(opened: OpenFault, world: EndedWorld) -> str | None:
     if opened.undo is None:
         return None if ours is not None else _not_known(opened)
     if ours is None:
-        return foreign_undo.undo(opened.name, opened.undo, world.nodes)
+        return undo_apart(opened.name, opened.undo, world.nodes)
     try:
         is_late = trio.run(main, ours, opened.undo)
     except Exception as error:

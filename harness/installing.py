@@ -1,7 +1,16 @@
-"""Installs a pinned version of a target into the cache: from PyPI, Debian, Go or Maven."""
+"""Installs systems that are not ours on demand, from PyPI, Debian, Go or Maven (ADR 51).
+
+One file pins them all, pins.toml beside this one: for each target its versions, where they come
+from, and their checksums. Each kind of package says which tools it `needs` to be installed, and
+which it `runs_with`.
+
+They are put into a cache of our own, as CACHE/TARGET/VERSION, each of them whole: what is installed
+is written into a folder beside it, which is renamed when it is complete.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import hashlib
 import json
@@ -11,21 +20,226 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import IO, Final
+from tempfile import TemporaryFile, mkdtemp
+from typing import IO, Annotated, Final
 
-from shaketable.harness.contracts.errors import HarnessError
-from shaketable.harness.installing.cache import folder_of, is_installed, keep, partial_folder
-from shaketable.harness.installing.pins import (
-    DebianPackage,
-    GoModule,
-    MavenArtifact,
-    Package,
-    PypiPackage,
-)
+import msgspec
+
+from shaketable.harness.contracts.errors import HarnessError, UsageError, unknown_name
 from shaketable.harness.untrusted_text import printable
+
+PINS: Final = Path(__file__).parent / "pins.toml"
+SHA256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+"""A checksum in hexadecimal digits."""
+
+
+class PypiPackage(msgspec.Struct, frozen=True, tag_field="from", tag="pypi", kw_only=True):
+    """A package of the Python Package Index.
+
+    Attributes:
+        package: its name.
+        sha256: the checksums of its files, any of which may be installed.
+        build: requirement of what builds it, with its hash, if it is published as source alone.
+    """
+
+    package: str
+    sha256: tuple[SHA256, ...]
+    build: str = ""
+
+    needs = ("pip",)
+    runs_with = ()
+
+
+class DebianFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A package of Debian as it is downloaded.
+
+    Attributes:
+        package: its name.
+        revision: its version, as apt has it.
+        sha256: the checksum of its file for each architecture (dpkg's names, also "all").
+    """
+
+    package: str
+    revision: str
+    sha256: Mapping[str, SHA256]
+
+    @property
+    def wanted(self) -> str:
+        """Its name and version, as apt takes them."""
+        return f"{self.package}={self.revision}"
+
+    def checksum(self, architecture: str) -> str | None:
+        """Return the checksum for an architecture; None if none is known."""
+        return self.sha256.get(architecture) or self.sha256.get("all")
+
+
+class DebianPackage(DebianFile, frozen=True, tag_field="from", tag="debian", kw_only=True):
+    """A package of Debian, which is unpacked and not installed.
+
+    Attributes:
+        depends: those that it depends on and that a system may lack; unpacked beside it.
+        library: requirement of what clients import, with its hash, if they need one.
+    """
+
+    depends: tuple[DebianFile, ...] = ()
+    library: str = ""
+
+    needs = ("apt-get", "dpkg-deb", "dpkg")
+    runs_with = ()
+
+
+class GoModule(msgspec.Struct, frozen=True, tag_field="from", tag="go", kw_only=True):
+    """A program of a Go module, which is built here; Go verifies all that it is built of.
+
+    Attributes:
+        module: the path of the module, whose root is the program.
+        sum: its checksum as go.sum has it; those of what it depends on are in Go's database.
+        main: the package in it whose Main takes the arguments: then the program is one that calls
+            it, as Go does not build a program of a module that replaces others.
+        program: where the program is put, if not at usr/sbin by the module's name.
+        library: as of a package of Debian.
+    """
+
+    module: str
+    sum: Annotated[str, msgspec.Meta(pattern="^h1:.{44}$")]
+    main: str = ""
+    program: str = ""
+    library: str = ""
+
+    needs = ("go",)
+    runs_with = ()
+
+
+class MavenArtifact(msgspec.Struct, frozen=True, tag_field="from", tag="maven", kw_only=True):
+    """A program of Maven Central: the jar of an artifact, and those that it depends on.
+
+    Attributes:
+        artifact: its group and its name, as group:name.
+        further: artifacts beside it, as group:name:version: it may need one that writes its log.
+        sha256: the checksum of the checksums of all jars, as `sha256sum *.jar | sha256sum` has it.
+        library: as of a package of Debian.
+    """
+
+    artifact: Annotated[str, msgspec.Meta(pattern="^[^:]+:[^:]+$")]
+    sha256: SHA256
+    further: tuple[Annotated[str, msgspec.Meta(pattern="^[^:]+:[^:]+:[^:]+$")], ...] = ()
+    library: str = ""
+
+    needs = ("mvn", "java")
+    runs_with = ("java",)
+
+
+Package = PypiPackage | DebianPackage | GoModule | MavenArtifact
+Pins = Mapping[str, Mapping[str, Package]]
+"""Target -> version -> what is installed."""
+
+
+def read_pins(file: Path = PINS) -> Pins:
+    """Return what a file pins.
+
+    Raises:
+        OSError, ValueError: it cannot be read, or is broken: it is a part of this program.
+    """
+    given = tomllib.loads(file.read_text(encoding="utf-8"))
+    return msgspec.convert(given, dict[str, dict[str, Package]])
+
+
+@functools.cache
+def pinned() -> Pins:
+    """Return what can be installed."""
+    return read_pins()
+
+
+def chosen(wanted: str, pins: Pins) -> tuple[str, str]:
+    """Return the target and the version that TARGET or TARGET@VERSION means.
+
+    Raises:
+        UsageError: there is no such target, or it has no such version.
+    """
+    target, at, version = wanted.partition("@")
+    if target not in pins:
+        raise UsageError(unknown_name("target to install", target, pins))
+    versions = pins[target]
+    if not at:
+        return target, next(iter(versions))
+    if version not in versions:
+        raise UsageError(unknown_name(f"version of {target}", version, versions))
+    return target, version
+
+
+# The cache.
+
+CACHE_VARIABLE: Final = "SHAKETABLE_CACHE"
+"""Environment variable with the folder, for all commands."""
+PARTIAL: Final = ".partial-"
+"""Prefix of the folder in the cache in which something is being installed; one at a time."""
+LOCK: Final = ".lock"
+
+
+def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder: `SHAKETABLE_CACHE`, or ours in the user's cache (XDG)."""
+    if given := environ.get(CACHE_VARIABLE):
+        return Path(given).absolute()
+    base = environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification: a relative path is to be ignored.
+    home = Path(base) if base.startswith("/") else Path(environ.get("HOME") or "~").expanduser()
+    return home / "shaketable" if base.startswith("/") else home / ".cache" / "shaketable"
+
+
+def folder_of(cache: Path, target: str, version: str) -> Path:
+    """Return where a version of a target is, or would be."""
+    return cache / target / version
+
+
+def is_installed(cache: Path, target: str, version: str) -> bool:
+    """Return whether it is installed: its folder appears only when it is complete."""
+    return folder_of(cache, target, version).is_dir()
+
+
+@contextmanager
+def partial_folder(cache: Path, tell: Callable[[str], None]) -> Iterator[Path]:
+    """Give an empty folder to install into; what is left of it at the end is deleted.
+
+    One process at a time installs, others say so and wait; so what an earlier one has left is of
+    one that was killed, and is deleted too.
+
+    Raises:
+        HarnessError: the cache cannot be written.
+    """
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with (cache / LOCK).open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                tell("waiting for another installation into this cache")
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            for left in cache.glob(f"{PARTIAL}*"):
+                shutil.rmtree(left, ignore_errors=True)
+            # A name of its own: a tool that outlived a killed process cannot write into it.
+            partial = Path(mkdtemp(prefix=PARTIAL, dir=cache))
+            try:
+                yield partial
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
+    except OSError as error:
+        raise HarnessError(
+            f"cannot install into {cache}: {error.strerror or error}; name another folder with"
+            f" --cache, or with {CACHE_VARIABLE}"
+        ) from error
+
+
+def keep(folder: Path, cache: Path, target: str, version: str) -> Path:
+    """Rename what was installed to where it is looked for; return that."""
+    kept = folder_of(cache, target, version)
+    kept.parent.mkdir(exist_ok=True)
+    folder.rename(kept)
+    return kept
+
 
 # Runs the tools that install (pip, apt, dpkg, Go, Maven), with a limit and their output kept.
 

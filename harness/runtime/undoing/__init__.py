@@ -1,1 +1,0 @@
-"""Cleans up after a run whose harness was killed: its processes, and the faults in force."""
