@@ -6,8 +6,9 @@ Source: jepsen.tests.bank (wrong-total, negative-value, nil-balance, unexpected-
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -26,6 +27,8 @@ WRONG_TOTAL, NEGATIVE = "wrong-total", "negative-value"
 NIL, UNEXPECTED = "nil-balance", "unexpected-key"
 KINDS: Final = (WRONG_TOTAL, NEGATIVE, NIL, UNEXPECTED)
 ACCOUNTS_SHOWN_MAX: Final = 8
+TRANSFERS_SHOWN_MAX: Final = 8
+NEVER_NS: Final = (1 << 63) - 1
 SUFFICIENT: Final = frozenset(("consistent-view", "repeatable-read"))
 """Levels of which each alone keeps the total."""
 
@@ -35,6 +38,8 @@ class _Read:
     """A read of all accounts: the operation's id, the balances by account, and the first ones."""
 
     op: int
+    call_ns: int
+    return_ns: int
     balances: Mapping[str, Any]
     opened: Mapping[str, Any]
 
@@ -58,15 +63,19 @@ class Bank:
         """Compare all reads with the total; an answer that is no map lacks all accounts."""
         reads = list(_reads(tables["operations"]))
         total, accounts = _expected(reads, context.initial)
-        wrong: dict[str, list[Finding]] = {kind: [] for kind in KINDS}
-        for read in reads:
-            for kind, why in _wrong(read, total, accounts):
-                message = f"op {read.op} (read) {why}: {_shown(read.balances)}."
-                details = {"total": total, "balances": dict(read.balances)}
-                wrong[kind].append(Finding(kind, message, None, None, (read.op,), details))
+        wrong: dict[str, list[tuple[_Read, str]]] = {kind: [] for kind in KINDS}
+        right: list[_Read] = []
+        for read in sorted(reads, key=lambda each: each.return_ns):
+            faults = tuple(_wrong(read, total, accounts))
+            for kind, why in faults:
+                wrong[kind].append((read, why))
+            if not faults:
+                right.append(read)
+        transfers = _transfers(tables["operations"])
         findings = Findings()
         for kind, found in wrong.items():
-            findings.add(kind, range(len(found)), found.__getitem__)
+            describe = partial(_finding, kind, found, total, right, transfers)
+            findings.add(kind, range(len(found)), describe)
         return findings.table({"reads": len(reads)})
 
     def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
@@ -99,10 +108,70 @@ def _why_not_promised(kind: str, context: CheckContext) -> str | None:
 
 def _reads(operations: pa.Table) -> Iterator[_Read]:
     is_read = pc.and_(pc.equal(operations["f"], "read"), pc.equal(operations["outcome"], "ok"))
+    columns = ("op", "call_ns", "return_ns", "extra")
     rows = operations.filter(is_read).sort_by("op")
-    for op, text in zip(rows["op"].to_pylist(), rows["extra"].to_pylist(), strict=True):
+    for op, call_ns, return_ns, text in zip(
+        *(rows[name].to_pylist() for name in columns), strict=True
+    ):
         said = json.loads(text) if text else {}
-        yield _Read(op, _balances(said.get("output")), _balances(said.get("input")))
+        output, opened = _balances(said.get("output")), _balances(said.get("input"))
+        yield _Read(op, call_ns, return_ns, output, opened)
+
+
+def _finding(
+    kind: str,
+    wrong: Sequence[tuple[_Read, str]],
+    total: int,
+    right: Sequence[_Read],
+    transfers: pa.Table,
+    row: int,
+) -> Finding:
+    """Describe a wrong read, and what may have changed the balances since the last right one."""
+    read, why = wrong[row]
+    message = f"op {read.op} (read) {why}: {_shown(read.balances)}."
+    operations = [read.op]
+    before = _before(read, right)
+    since = _between(before, read, transfers)
+    message += _said_of(before, since)
+    operations += [] if before is None else [before.op]
+    operations += since[-TRANSFERS_SHOWN_MAX:]
+    details = {"total": total, "balances": dict(read.balances)}
+    return Finding(kind, message, None, None, tuple(operations), details)
+
+
+def _transfers(operations: pa.Table) -> pa.Table:
+    """Return the transfers that may have been done: id, call and return."""
+    may_be = pc.not_equal(operations["outcome"], "fail")
+    found = operations.filter(pc.and_(pc.equal(operations["f"], "transfer"), may_be))
+    return found.select(["op", "call_ns", "return_ns"]).sort_by("call_ns")
+
+
+def _before(read: _Read, right: Sequence[_Read]) -> _Read | None:
+    """Return the last read with the right balances that had ended when this one was called."""
+    place = bisect_right(right, read.call_ns, key=lambda each: each.return_ns)
+    return right[place - 1] if place else None
+
+
+def _between(before: _Read | None, read: _Read, transfers: pa.Table) -> list[int]:
+    """Return the transfers that may have taken effect after one read and not after another."""
+    is_between = pc.less(transfers["call_ns"], read.return_ns)
+    if before is not None:
+        lasts = pc.greater(pc.fill_null(transfers["return_ns"], NEVER_NS), before.call_ns)
+        is_between = pc.and_(is_between, lasts)
+    found: list[int] = transfers.filter(is_between)["op"].to_pylist()
+    return found
+
+
+def _said_of(before: _Read | None, since: Sequence[int]) -> str:
+    """Return what may have changed the balances since the last right read."""
+    had = "" if before is None else f" Op {before.op} had read the right balances"
+    if not since:
+        return had and f"{had}, and no transfer came between."
+    count = "one transfer" if len(since) == 1 else f"{len(since)} transfers"
+    names = ", ".join(f"op {op}" for op in since[-TRANSFERS_SHOWN_MAX:])
+    first = "..., " if len(since) > TRANSFERS_SHOWN_MAX else ""
+    between = f"{count} may have come between ({first}{names})"
+    return f"{had}; {between}." if had else f" Before it {between.replace('between ', '')}."
 
 
 def _balances(said: object) -> Mapping[str, Any]:

@@ -241,6 +241,7 @@ FINDING_KINDS: Final[Mapping[str, FindingKind]] = {
             "reads of all accounts had a wrong total",
             promise="Money is only moved: every read of all accounts has the same total.",
             answer_would="balances of one moment, with that total",
+            names_answer_first=True,
         ),
         FindingKind(
             "negative-value",
@@ -248,6 +249,7 @@ FINDING_KINDS: Final[Mapping[str, FindingKind]] = {
             "reads showed an account below 0",
             promise="A transfer that would leave less than 0 in an account is refused.",
             answer_would="at least 0 in each account",
+            names_answer_first=True,
         ),
         FindingKind(
             "nil-balance",
@@ -255,6 +257,7 @@ FINDING_KINDS: Final[Mapping[str, FindingKind]] = {
             "reads showed an account without a balance",
             promise="Every account has a balance.",
             answer_would="a balance for each account",
+            names_answer_first=True,
         ),
         FindingKind(
             "unexpected-key",
@@ -262,6 +265,7 @@ FINDING_KINDS: Final[Mapping[str, FindingKind]] = {
             "reads lacked an account, or had one too many",
             promise="A read of all accounts returns each of them, and no others.",
             answer_would="all accounts, and no others",
+            names_answer_first=True,
         ),
         # A read returned the wrong thing.
         FindingKind(

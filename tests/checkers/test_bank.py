@@ -59,7 +59,7 @@ def test_what_is_wrong_has_its_name(
     verdict = verdict_on(FIRST, FIRST, wrong, initial=initial)
     assert {finding.kind for finding in verdict.findings} == kinds
     assert verdict.outcome is (Outcome.INVALID if kinds else Outcome.VALID)
-    assert all(finding.operations == (2,) for finding in verdict.findings)
+    assert all(finding.operations == (2, 1) for finding in verdict.findings)
 
 
 def test_first_balances_count_more_than_most_reads() -> None:
@@ -96,6 +96,30 @@ def test_a_wrong_total_breaks_levels_that_keep_it(level: str, is_promised: bool)
     assert [each.kind for each in verdict.findings + verdict.observed] == ["wrong-total"]
     lacking = verdict_on(FIRST, FIRST, {"a": 10}, level=level)
     assert lacking.outcome is Outcome.INVALID
+
+
+def test_the_transfers_since_the_last_right_read_are_named() -> None:
+    operations = [
+        (0, "read", 0, 1, FIRST),
+        (1, "transfer", 2, 6, None),  # under way while op 2 reads
+        (2, "read", 4, 5, FIRST),
+        (3, "transfer", 7, None, None),  # its outcome is not known
+        (4, "transfer", 20, 21, None),
+        (5, "read", 10, 12, {"a": 9, "b": 0}),
+    ]
+    rows = [
+        {"op": op, "process": 0, "f": f, "call_ns": call, "return_ns": returned,
+         "outcome": "info" if returned is None else "ok", "extra": json.dumps({"output": output})}
+        for op, f, call, returned, output in operations
+    ]  # fmt: skip
+    context = CheckContext((), {}, Promises(isolation="serializable"))
+    table = PLUGIN.check({"operations": pa.Table.from_pylist(rows, OPERATIONS)}, context)
+    (finding,) = PLUGIN.conclude(table, context).findings
+    assert finding.operations == (5, 2, 1, 3)
+    assert finding.message.endswith(
+        "a: 9, b: 0. Op 2 had read the right balances; 2 transfers may have come between"
+        " (op 1, op 3)."
+    )
 
 
 def test_no_read_proves_nothing() -> None:
