@@ -576,6 +576,7 @@ def conclusions_of(checkers: Mapping[str, CheckerFile]) -> tuple[Conclusion, ...
             summary=one.summary,
             kinds=_kinds(one.findings, kind_totals(msgspec.to_builtins(one)), one.findings_total),
             observed=_kinds(one.observed, *_observed_totals(one)),
+            counts=one.counts,
         )
         for name, one in checkers.items()
     )

@@ -49,7 +49,7 @@ FINAL_BLOCKS_MAX: Final = 5_000
 
 
 class ListAppendWorkload:
-    """Transactions of one to four appends to lists and reads of lists.
+    """Transactions of one to four steps: append to a list, or read one.
 
     All clients work on the same eight lists (or `queues`). The elements of a list say who appended
     first, so the checker knows the order of all versions. Of the lists, the first is used twice as

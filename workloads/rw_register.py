@@ -33,7 +33,7 @@ STEPS_MAX: Final = 3
 
 
 class RwRegisterWorkload:
-    """Transactions of one to three reads of registers, and writes of unique values to them.
+    """Transactions that read one to three registers, and write unique values to some of them.
 
     All clients work on the same eight registers (or `queues`), on the first ones most. A register
     is read in a transaction before it is written there, so the checker knows which version each

@@ -123,7 +123,7 @@ DELIVERED_TWICE = "duplicate-delivery"
 
 
 class Duplicate:
-    """No value that was sent once is read at two offsets of a log."""
+    """No value that was sent once is seen at two offsets of a log."""
 
     name = DUPLICATE
     tables: tuple[str, ...] = ("operations",)
@@ -176,7 +176,7 @@ LOST_WRITE = "lost-write"
 
 
 class LostWrite:
-    """No value known to be in the log is skipped by all later readers."""
+    """No value known to be in the log is passed over by a reader and never read."""
 
     name = LOST_WRITE
     tables: tuple[str, ...] = ("operations",)
@@ -290,7 +290,7 @@ UNSEEN = "unseen"
 
 
 class Unseen:
-    """No log is reported to end before an acknowledged value."""
+    """No log is reported to end before an acknowledged value that was never read."""
 
     name = UNSEEN
     tables: tuple[str, ...] = ("operations",)
@@ -443,7 +443,7 @@ NONMONOTONIC_POLL_INSIDE = "int-nonmonotonic-poll"
 
 
 class NonmonotonicPoll:
-    """A consumer's offsets increase from poll to poll."""
+    """The offsets that a consumer is given increase, within a poll and from poll to poll."""
 
     name = NONMONOTONIC_POLL
     tables: tuple[str, ...] = ("operations",)

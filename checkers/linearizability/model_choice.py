@@ -207,9 +207,29 @@ def are_transactions(operations: pa.Table) -> bool:
 
 
 def has_balances(operations: pa.Table) -> bool:
-    """Return whether the first answers to reads are all maps, as of balances by account."""
+    """Return whether the first answers to reads are all balances by account.
+
+    As a map, or as steps of our own workload.
+    """
     reads = _answers(operations.filter(pc.equal(operations["f"], "read")))
-    return bool(reads) and all(isinstance(each.get("output"), dict) for each in reads)
+    return bool(reads) and all(
+        isinstance(each.get("output"), dict) or balances_in(each.get("output")) for each in reads
+    )
+
+
+def balances_in(steps: object) -> dict[str, int] | None:
+    """Return balances by account, of steps as workload `bank` records them; None if they are none.
+
+    A step is ("balance", account, balance).
+    """
+    if not isinstance(steps, list) or not steps:
+        return None
+    found = {}
+    for step in steps:
+        if not isinstance(step, list) or len(step) != 3 or step[0] != "balance":
+            return None
+        found[str(step[1])] = step[2]
+    return found
 
 
 def _answers(operations: pa.Table) -> list[dict[str, Any]]:

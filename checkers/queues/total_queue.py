@@ -24,7 +24,7 @@ LOST, UNEXPECTED, DUPLICATED = "lost-element", "unexpected-element", "duplicated
 
 
 class TotalQueue:
-    """Every acknowledged element is dequeued once, and nothing else is.
+    """Every acknowledged element is dequeued, and nothing else is.
 
     Elements that came out more often than they were enqueued are reported as duplicated, which is a
     violation only if the target excludes it: most queues deliver at least once.

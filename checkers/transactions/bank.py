@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shaketable.checkers.findings import Findings, gather, settle
+from shaketable.checkers.linearizability.model_choice import balances_in
 from shaketable.checkers.logs.durability import why_unpromised
 from shaketable.harness.contracts.isolation import implied
 from shaketable.harness.contracts.plugins import CheckContext
@@ -114,8 +115,8 @@ def _reads(operations: pa.Table) -> Iterator[_Read]:
         *(rows[name].to_pylist() for name in columns), strict=True
     ):
         said = json.loads(text) if text else {}
-        output, opened = _balances(said.get("output")), _balances(said.get("input"))
-        yield _Read(op, call_ns, return_ns, output, opened)
+        opened = balances_in(said.get("input")) or {}
+        yield _Read(op, call_ns, return_ns, _balances(said.get("output")), opened)
 
 
 def _finding(
@@ -178,9 +179,7 @@ def _balances(said: object) -> Mapping[str, Any]:
     """Return balances by account: of a map, or of steps as workload `bank` records them."""
     if isinstance(said, dict):
         return said
-    if isinstance(said, list) and all(isinstance(step, list) and len(step) == 3 for step in said):
-        return {str(account): balance for _, account, balance in said}
-    return {}
+    return balances_in(said) or {}
 
 
 def _expected(reads: list[_Read], initial: str | None) -> tuple[int, frozenset[str]]:
@@ -194,7 +193,8 @@ def _expected(reads: list[_Read], initial: str | None) -> tuple[int, frozenset[s
         given = None
     if isinstance(given, dict):
         return _total(given), frozenset(given)
-    if reads and (opened := reads[0].opened):
+    opened = {account: balance for read in reads for account, balance in read.opened.items()}
+    if opened:
         return _total(opened), frozenset(opened)
     totals = Counter(_total(read.balances) for read in reads)
     accounts = Counter(frozenset(read.balances) for read in reads)

@@ -298,13 +298,13 @@ def _of(*faults: str) -> frozenset[str]:
 SCENARIOS: Final = _named(
     Scenario(
         "figure-8",
-        "Raft's figure 8: the leader is isolated, and back after two new leaders crashed at once.",
+        "Raft's figure 8: the leader is isolated, two new leaders crash in turn, and it is back.",
         _of("partition", "kill"),
         _figure_8,
     ),
     Scenario(
         "strike-the-elected",
-        "Each newly elected leader is killed, paused or powered off at once, repeatedly.",
+        "Each newly elected leader is killed or paused at once (or loses power), repeatedly.",
         _of("kill", "pause"),
         _strike_the_elected,
     ),

@@ -77,6 +77,9 @@ _DESTINATION: Final = re.compile(
 PORT_MAX: Final = 65_535
 
 
+DISK_GIB_MAX: Final = 1_024
+
+
 class Hosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The hosts of a group, one for each node, in the order n0, n1, ...
 
@@ -89,6 +92,8 @@ class Hosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         client_port: where each node listens for clients.
         peer_port: where it listens for its peers.
         fetch_data: whether nodes' data are copied into the run's folder at the end.
+        disk_gib: the size of each node's own file system, if it may lose power. Its file has holes:
+            it takes what is used.
     """
 
     ssh: tuple[str, ...]
@@ -98,6 +103,7 @@ class Hosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     client_port: int = 7000
     peer_port: int = 7001
     fetch_data: bool = False
+    disk_gib: int = 4
 
     def __post_init__(self) -> None:
         if not self.ssh:
@@ -117,6 +123,8 @@ class Hosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                 raise ValueError(f"{port} is no port")
         if self.client_port == self.peer_port:
             raise ValueError("client_port and peer_port are the same")
+        if not 0 < self.disk_gib <= DISK_GIB_MAX:
+            raise ValueError(f"disk_gib: {self.disk_gib} is not 1 to {DISK_GIB_MAX}")
 
     def address(self, number: int) -> str:
         """Return where node `number` is reached: a name or an IP address, without brackets."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Final, Self
 
 import trio
 
@@ -250,6 +251,8 @@ DISK_STALL = DiskFault(
 POWER_VARIANTS = ("leader", "all", "one", "minority")
 MOMENTS = ("", "sync:1", "write:2", "sync:3")
 """When: now, or at that event of the node (`LosesPower.lose_power`)."""
+WITHOUT_EVENTS: Final = frozenset({"hosts"})
+"""Worlds in which no event of a node is seen: power is lost once something is not synced."""
 
 
 class Power(NodeFault):
@@ -259,6 +262,13 @@ class Power(NodeFault):
     family = capabilities.DISK
     needs = frozenset({Capability.KILL, Capability.POWER})
     variants = POWER_VARIANTS
+    sees_events = True
+
+    def configured(self, options: Json) -> Self:
+        """Return this fault for the campaign's victims, and its world."""
+        chosen = super().configured(options)
+        chosen.sees_events = options.get("world") not in WITHOUT_EVENTS
+        return chosen
 
     def plan(self, rng: Random, nodes: Sequence[str], index: int) -> Json:
         """Draw the victims and the moment; all nodes together lose power at once."""
@@ -269,7 +279,7 @@ class Power(NodeFault):
     def describe(self, plan: Json) -> str:
         """Describe the plan: "power loss of leader n1 at sync 3"."""
         event, _, nth = plan["on"].partition(":")
-        at = f" at {event} {nth}" if event else ""
+        at = f" at {event} {nth}" if event and self.sees_events else ""
         return super().describe(plan) + at
 
     def verb(self, plan: Json) -> str:

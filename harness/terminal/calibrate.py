@@ -81,8 +81,8 @@ class CalibrateOptions:
         family: Hunt only bugs of these families; see ./shaketable list bugs.
         by: By these methods: default, default-sim, sim, family.
         repeats: How often each method hunts each bug.
-        runs: Most campaigns of a hunt.
-        virtual_time: Most virtual seconds of a hunt in each simulated world.
+        runs: Maximum number of campaigns of a hunt.
+        virtual_time: Maximum number of virtual seconds of a hunt in each simulated world.
         clean: Runs of the correct system, by each method, on each target.
         seed: Seed of all random choices; default: a fresh one, which is printed.
     """

@@ -206,7 +206,7 @@ class RunOptions:
         nemesis_interval: Mean quiet time between the end of a fault and the next, in seconds.
         fault_duration_min: Shortest duration of a fault, in seconds.
         fault_duration_max: Longest duration of a fault, in seconds.
-        time_limit: How long clients work, in seconds; setup, heal, drain and check come on top.
+        time_limit: How long clients work, in seconds, in addition to setup, heal, drain and check.
         steady: How much of that passes before the first fault, in seconds.
         mutant: Planted bug to run the target with (`list mutants`).
         promise: Another target whose promises are checked as well, such as dledger.

@@ -49,13 +49,17 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """The conclusion of one checker. `observed` are findings that break no promise."""
+    """The conclusion of one checker.
+
+    `observed` are findings that break no promise; `counts` its numbers, by name.
+    """
 
     checker: str
     outcome: Outcome
     summary: str
     kinds: tuple[Kind, ...] = ()
     observed: tuple[Kind, ...] = ()
+    counts: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

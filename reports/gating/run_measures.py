@@ -117,7 +117,11 @@ def measure_loss(conclusions: Sequence[Conclusion]) -> Measured:
     able = [one for one in judges if not one.summary.startswith("not judged")]
     unsure = [one.checker for one in able if one.outcome is Outcome.UNKNOWN]
     all_is_there = any(
-        one.checker in DURABILITY_CHECKERS and one.outcome is Outcome.VALID for one in able
+        one.checker in DURABILITY_CHECKERS
+        and one.outcome is Outcome.VALID
+        and not one.observed
+        and looked_at_all(one.counts)
+        for one in able
     )
     found = [_loss(conclusions, losses_of(kinds, all_is_there)) for kinds in LOSSES]
     if total := sum(count for count, _ in found):
@@ -128,6 +132,12 @@ def measure_loss(conclusions: Sequence[Conclusion]) -> Measured:
     if not able:
         return Measured(missing={key: "no checker of the run looks for losses"})
     return Measured({key: 0})
+
+
+def looked_at_all(counts: Mapping[str, Any]) -> bool:
+    """Return whether a checker of durability that found no loss looked at every acknowledgement."""
+    acknowledged = counts.get("acknowledged", 0)
+    return counts.get("looked_at", acknowledged) == acknowledged and not counts.get("not_found")
 
 
 def losses_of(kinds: Sequence[str], all_is_there: bool) -> list[str]:
@@ -243,7 +253,11 @@ def losses(results: Mapping[str, Any]) -> Losses:
         if name in verdicts and not mapping(verdicts[name].get("data")).get("not_judged")
     ]
     all_is_there = any(
-        name in DURABILITY_CHECKERS and verdicts[name].get("valid") is True for name in able
+        name in DURABILITY_CHECKERS
+        and verdicts[name].get("valid") is True
+        and not verdicts[name].get("observed")
+        and looked_at_all(mapping(verdicts[name].get("counts")))
+        for name in able
     )
     of_each = [losses_of(kinds, all_is_there) for kinds in LOSSES]
     lost = frozenset(kind for kinds in of_each for kind in kinds)

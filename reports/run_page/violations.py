@@ -431,7 +431,7 @@ def are_messages(output: object) -> TypeGuard[list[list[int]]]:
 
 # The table of promises.
 
-DURABLE, DELIVERED, LINEARIZABLE, PREFIX, EXCLUDED, MEANT, RULES, ISOLATED = range(8)
+DURABLE, DELIVERED, LINEARIZABLE, PREFIX, EXCLUDED, MEANT, RULES, ISOLATED, TOTAL = range(9)
 
 JUDGES: Final[Mapping[str, tuple[int, ...]]] = {
     "durability": (DURABLE,),
@@ -447,7 +447,7 @@ JUDGES: Final[Mapping[str, tuple[int, ...]]] = {
     "linearizable-register": (LINEARIZABLE,),
     "cycles": (LINEARIZABLE, EXCLUDED),
     "transaction-cycles": (LINEARIZABLE, EXCLUDED),
-    "bank": (ISOLATED,),
+    "bank": (TOTAL,),
     "isolation": (ISOLATED, EXCLUDED),
     "committed-prefix": (PREFIX,),
     "invariants": (RULES,),
@@ -477,6 +477,8 @@ def promise_rows(promises: object, checkers: Sequence[CheckerView]) -> tuple[Pro
         for which, text in _stated(stated)
         if (row := _row(which, text, checkers)).judged_by or which != DELIVERED or not follows
     ]
+    if any(TOTAL in JUDGES.get(checker.name, ()) for checker in checkers):
+        rows.append(_row(TOTAL, "Every read of all accounts has the same total.", checkers))
     if any(RULES in JUDGES.get(checker.name, ()) for checker in checkers):
         rows.append(
             _row(RULES, "Nodes and clients keep the rules of their own protocol.", checkers)

@@ -78,6 +78,13 @@ def test_accounts_that_the_workload_opened_count_more_than_most_reads() -> None:
     ]
 
 
+def test_only_steps_of_balances_say_how_accounts_were_opened() -> None:
+    asked: Any = {"timeout_ms": 500}
+    assert verdict_on(FIRST, FIRST, asked=asked).outcome is Outcome.VALID
+    asked = [["r", "a", None]]
+    assert verdict_on(FIRST, FIRST, asked=asked).outcome is Outcome.VALID
+
+
 @pytest.mark.parametrize(
     ("level", "is_promised"),
     [
@@ -125,6 +132,27 @@ def test_the_transfers_since_the_last_right_read_are_named() -> None:
 def test_no_read_proves_nothing() -> None:
     assert verdict_on().outcome is Outcome.UNKNOWN
     assert verdict_on(FIRST, incomplete="line 3 is damaged").outcome is Outcome.UNKNOWN
+
+
+def test_check_knows_the_bank_of_our_own_workload(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened = [["balance", "a", 10], ["balance", "b", 10]]
+    found = [["balance", "a", 7], ["balance", "b", 13]]
+    moved = [["debit", "a", 3], ["credit", "b", 3]]
+    rows = [
+        {"process": 0, "f": "transfer", "key": "accounts", "input": moved, "output": moved,
+         "call_ns": 0, "return_ns": 1, "outcome": "ok"},
+        {"process": 0, "f": "read", "key": "accounts", "input": opened, "output": found,
+         "call_ns": 2, "return_ns": 3, "outcome": "ok"},
+    ]  # fmt: skip
+    path = tmp_path / "bank.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert cli.run(["check", str(path)]) == 0
+    assert "all 1 reads have the same total" in capsys.readouterr().out
+    path.write_text(path.read_text().replace("13", "12"))
+    assert cli.run(["check", str(path)]) == 1
+    assert "a total of 19 instead of 20" in capsys.readouterr().out
 
 
 def test_check_knows_a_bank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

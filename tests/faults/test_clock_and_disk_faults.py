@@ -21,6 +21,7 @@ from shaketable.harness.contracts.errors import HarnessError, IndefiniteError
 from shaketable.harness.contracts.plugins import UNTOUCHED, Evidence, Json
 from shaketable.harness.contracts.rng import rng_for
 from shaketable.harness.faults import clock
+from shaketable.harness.faults.disk import POWER
 from shaketable.harness.runtime import availability
 from shaketable.harness.targets.dledger import DLedgerTarget
 from shaketable.harness.targets.multi_master import PLUGIN as MULTI_MASTER
@@ -428,3 +429,10 @@ def test_what_nobody_stands_is_promised_by_nobody() -> None:
     promised = DLedgerTarget.promises.durable_under
     assert {"clock", "power", "damage", *DISK_FAULTS} <= promised
     assert "rollback" not in promised
+
+
+@pytest.mark.parametrize(("world", "moment"), [("process", " at sync 3"), ("hosts", "")])
+def test_a_moment_is_only_told_where_it_can_be_seen(world: str, moment: str) -> None:
+    fault = POWER.configured({"victims": [], "world": world})
+    plan = {"variant": "one", "victims": ["n1"], "on": "sync:3"}
+    assert fault.describe(plan) == f"power loss of n1{moment}"

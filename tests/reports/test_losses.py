@@ -60,6 +60,12 @@ def test_a_message_that_one_read_missed_and_that_is_there_at_the_end_is_not_lost
         assert (found.total, found.by_fault) == (0, {})
         not_judged = verdict(data={"not_judged": True})
         assert losses({"checkers": {"unseen": missed, certain: not_judged}}).total == 5
+        some = verdict(counts={"acknowledged": 10_000, "looked_at": 3})
+        assert losses({"checkers": {"unseen": missed, certain: some}}).total == 5
+        stale = verdict(counts={"acknowledged": 3, "looked_at": 3, "not_found": 1})
+        assert losses({"checkers": {"unseen": missed, certain: stale}}).total == 5
+        unpromised = verdict(observed=[finding("lost-append")] * 2)
+        assert losses({"checkers": {"unseen": missed, certain: unpromised}}).total == 5
         lost = verdict(finding("lost-append", fault=1))
         assert losses({"checkers": {"unseen": missed, certain: lost}}).total == 5
 

@@ -177,7 +177,7 @@ while True:  # something unsynced at any time
 
 @needs_power
 def test_a_loss_of_power_takes_what_is_not_synced(place: Place) -> None:
-    place = replace(place, has_disk=True)
+    place = replace(place, disk_gib=1)
     data = Path(place.directory) / "data"
     argv = ("sh", "-c", 'cd "$1" && exec "$2" -c "$3"', "sh", str(data), sys.executable, WRITER)
     try:
@@ -187,7 +187,6 @@ def test_a_loss_of_power_takes_what_is_not_synced(place: Place) -> None:
             time.sleep(0.02)
         lost = dict(line.split() for line in run(scripts.power(place)).splitlines())
         assert int(lost["lost_bytes"]) >= 4_096
-        assert int(lost["lost_entries"]) >= 1  # of the new name, or of the file
         assert line_of(scripts.state(place)) == "gone"
         assert (data / "synced").read_text() == "a" * 10_000  # its new name was not synced
         assert not (data / "unsynced").exists() or not (data / "unsynced").stat().st_size
@@ -210,13 +209,65 @@ def archive(place: Place) -> bytes:
     return subprocess.run(["sh", "-s"], input=script, capture_output=True, check=True).stdout
 
 
+@needs_power
+@pytest.mark.parametrize("ends", ["kill", "power"])
+def test_a_node_without_its_environment_is_ended(place: Place, ends: str) -> None:
+    place = replace(place, disk_gib=1)
+    child = f"env -i {sys.executable} -c 'import time; time.sleep(100)'"
+    program = f"{child} & echo $! >child; exec sleep 100"
+    run(scripts.start(place, ("sh", "-c", program), {}))
+    file = Path(place.directory) / "child"
+    while not file.exists() or not file.read_text().strip():
+        time.sleep(0.02)
+    child = file.read_text().strip()
+    try:
+        run({"kill": scripts.kill, "power": scripts.power}[ends](place))
+        assert not Path(f"/proc/{child}/exe").exists()
+        assert line_of(scripts.state(place)) == "gone"
+    finally:
+        run(scripts.kill(place))
+        run(scripts.remove(place))
+
+
+def test_a_group_whose_shell_is_gone_is_still_the_nodes(place: Place) -> None:
+    program = f"env -i {sys.executable} -c 'import time; time.sleep(100)' & echo $! >child; exit 3"
+    run(scripts.start(place, ("sh", "-c", program), {}))
+    wait_for(place, "ended 3")
+    child = (Path(place.directory) / "child").read_text().strip()
+    assert run(scripts.kill(place)) == "killed\n"
+    assert not Path(f"/proc/{child}/exe").exists()
+
+
+@needs_power
+def test_a_child_that_stays_does_not_keep_a_node_from_its_disk(place: Place) -> None:
+    place = replace(place, disk_gib=1)
+    leaves = 'cd "$1" && sleep 100 & exit 3'
+    argv = ("sh", "-c", leaves, "sh", str(Path(place.directory) / "data"))
+    try:
+        for _ in range(2):
+            run(scripts.start(place, argv, {}))
+            wait_for(place, "ended 3")
+    finally:
+        run(scripts.kill(place))
+        run(scripts.remove(place))
+
+
+@needs_power
 def test_what_a_host_lacks_for_losses_of_power_is_told(place: Place) -> None:
-    asked = scripts.check(replace(place, has_disk=True), "sh", ())
-    assert "power" in run(asked.replace("for tool in mkfs.ext4", "for tool in no-such-tool"))
-    assert "power no-such-tool is not there" in run(
-        asked.replace("for tool in mkfs.ext4", "for tool in no-such-tool")
-    )
-    assert "\npower" not in run(scripts.check(place, "sh", ()))
+    asked = scripts.check(replace(place, disk_gib=1), "sh", ())
+    assert "power" not in run(asked)
+    for tool, instead, why in (
+        ("for tool in mkfs.ext4", "for tool in no-such-tool", "no-such-tool is not there"),
+        ("mkfs.ext4 -q", "false", "no disk can be made: "),
+        ("mount -o loop", "mount -o no-loop", "cannot be mounted"),
+        ("syscall(451", "syscall(9999", "from 6.5 on"),
+    ):
+        (line,) = (
+            line for line in run(asked.replace(tool, instead)).splitlines() if "power" in line
+        )
+        assert why in line
+    assert not list(Path(place.run_directory).iterdir())
+    assert "power" not in run(scripts.check(place, "sh", ()))
 
 
 def test_links_are_cut_by_the_addresses_of_their_senders() -> None:
@@ -478,3 +529,44 @@ def test_a_node_that_ends_by_itself_is_seen_and_started_again_at_the_end(tmp_pat
     assert any(line.startswith("node n0 (incarnation 1) was ended by") for line in observer.notes)
     assert not world.remarks()
     assert not (tmp_path / "run" / "hosts.json").exists()
+
+
+class ThreeHosts:
+    """A group on three hosts, on the first of which the power cannot be cut."""
+
+    left: dict[str, str] = {}  # noqa: RUF012 - nothing is ever left
+
+    def __init__(self, tmp_path: Path) -> None:
+        hosts = Hosts(ssh=("a", "b", "c"), addresses=("127.0.0.1", "127.0.0.2", "127.0.0.3"))
+        self.layouts = HostGroup(RUN, hosts, RunFolder(tmp_path), print).layouts
+        self.acts: list[tuple[str, str]] = []
+        self.status_timeout_s = 0.1
+
+    async def act(self, action: str, node: str, to: str = "") -> str:
+        await trio.lowlevel.checkpoint()
+        self.acts.append((action, node))
+        if (action, node) == ("power", "n0"):
+            raise HarnessError("power cannot be cut")
+        return "lost_bytes 8192\n"
+
+    async def status(self, layout: NodeLayout, timeout_s: float) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+def test_where_power_cannot_be_cut_all_that_were_cut_are_started_again(tmp_path: Path) -> None:
+    group, lines = ThreeHosts(tmp_path), Lines(tmp_path / "status.jsonl")
+    world = HostsWorld(group, RunFolder(tmp_path), lines, SilentObserver(), 0)  # type: ignore[arg-type]
+
+    async def main() -> None:
+        with pytest.raises(HarnessError, match="power cannot be cut"):
+            await world.lose_power(("n0", "n1", "n2"))
+        assert all(world.is_running(node) for node in world.nodes)
+        undo = await world.lose_power(("n1", "n2"))
+        assert undo == {
+            "incarnations": {"n1": 2, "n2": 2}, "lost_bytes": {"n1": 8192, "n2": 8192}
+        }  # fmt: skip
+        assert (await world.lose_power(("n1",)))["incarnations"] == {"n1": UNTOUCHED}
+
+    trio.run(main)
+    lines.close()
+    assert {node for action, node in group.acts if action == "start"} == {"n0", "n1", "n2"}

@@ -18,7 +18,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from errno import ENOSYS
 from shlex import quote
 from typing import Final
 
@@ -30,11 +29,11 @@ ROUNDS_MAX: Final = 60
 """A signal is sent again so often, each 50 ms, until it has shown its effect."""
 LOG_BYTES_MAX: Final = 256 << 20
 """So much of the end of a node's output is fetched."""
-DISK_BYTES: Final = 4 << 30
-"""The size of a node's disk, where it can lose power. Its file has holes: it takes what is used."""
 _IOC_SHUTDOWN: Final = 0x8004587D
 _GOING_NOLOGFLUSH: Final = 2
 """EXT4_IOC_SHUTDOWN, and its flag: the journal is not flushed."""
+LOCKED_MAX_S: Final = 10
+"""How long a script waits for another one that has to do with the same disk."""
 UNSYNCED_WITHIN_S: Final = 2
 """How long is waited for a moment at which a node has something that is not synced."""
 _CACHESTAT: Final = 451
@@ -52,13 +51,13 @@ class Place:
         folder: the folder of all runs there.
         run: the run's name: letters and digits, as no other run's.
         node: the node's id.
-        has_disk: whether its data lies on a file system of its own, which can lose power.
+        disk_gib: the size of the file system that its data lies on, which can lose power; 0: none.
     """
 
     folder: str
     run: str
     node: str
-    has_disk: bool = False
+    disk_gib: int = 0
 
     @property
     def run_directory(self) -> str:
@@ -95,18 +94,33 @@ began() {  # when a process started, in ticks since the boot
     printf '%s' "${20}"
 }
 leader() {  # the pid of the node's shell, while it lives: also its group's
-    { read -r pid at < "$dir/pid"; } 2>/dev/null || return 1
+    { read -r pid at boot < "$dir/pid"; } 2>/dev/null || return 1
     [ "$(began "$pid")" = "$at" ] && printf '%s' "$pid"
+}
+group_of() {  # the node's group, also when its shell is gone: its pid is not used again meanwhile
+    { read -r pid at boot < "$dir/pid"; } 2>/dev/null || return 1
+    [ "$boot" = "$(cat /proc/sys/kernel/random/boot_id)" ] || return 1
+    if text=$(cat "/proc/$pid/stat" 2>/dev/null); then
+        set -- ${text##*) }
+        [ "${20}" = "$at" ] || return 1
+    fi
+    printf '%s' "$pid"
+}
+members() {  # the pids of the node's group
+    group=$(group_of) || return 0
+    cat /proc/[0-9]*/stat 2>/dev/null | sed 's/^\([0-9]*\) (.*) /\1 /' |
+        awk -v group="$group" '$4 == group && $2 != "Z" && $2 != "X" { print $1 }'
 }
 marked() {  # the pids of what the node has started
     grep -lF "$mark_name=$mark" /proc/[0-9]*/environ 2>/dev/null |
         sed 's|^/proc/||; s|/environ$||'
 }
 signal() {  # send a signal to all of the node's processes; print them
-    group=$(leader) && send "$1" "-$group"
+    ours=$(members)
+    [ -z "$ours" ] || send "$1" "-$(group_of)"
     others=$(marked)
     for each in $others; do send "$1" "$each"; done
-    printf '%s' "$group $others"
+    printf '%s' "$(echo $ours $others)"
 }
 send() {  # to a process, or to a group; as root if it is not ours
     kill -s "$1" -- "$2" 2>/dev/null ||
@@ -129,7 +143,8 @@ stopped() {  # those of these processes that are stopped
 _NODE: Final = r"""
 stat=$(cat "/proc/$$/stat") || exit
 at() { printf '%s' "${20}"; }
-printf '%s %s\n' "$$" "$(at ${stat##*) })" > pid.new && mv pid.new pid || exit
+printf '%s %s %s\n' "$$" "$(at ${stat##*) })" "$(cat /proc/sys/kernel/random/boot_id)" > pid.new
+mv pid.new pid || exit
 trap : TERM
 "$@"
 printf '%s\n' "$?" > ended.new && mv ended.new ended
@@ -141,9 +156,10 @@ def check(place: Place, program: str, ports: Sequence[int]) -> str:
     """Look whether a node can run there; print who runs it, from where, and what cannot be done."""
     return _script(
         place,
+        _disk(place),
         f"""
     [ -r /proc/self/stat ] || fail "there is no /proc: it is no Linux"
-    for tool in setsid grep sed tail; do
+    for tool in setsid grep sed awk tail; do
         command -v "$tool" >/dev/null || fail "$tool is not there (util-linux has setsid)"
     done
     mkdir -p {quote(place.folder)} 2>/dev/null && [ -w {quote(place.folder)} ] ||
@@ -159,7 +175,7 @@ def check(place: Place, program: str, ports: Sequence[int]) -> str:
     done
     printf 'user %s\\n' "$(id -un)"
     printf 'from %s\\n' "${{SSH_CONNECTION%% *}}"
-    {_CHECK_DISK if place.has_disk else ""}
+    {"try_disk" if place.disk_gib else ":"}
     if command -v nft >/dev/null; then list='nft list tables'
     elif command -v iptables >/dev/null; then list='iptables -w -nL INPUT'
     else printf "links nft is not there: install nftables\\n"; return
@@ -170,35 +186,23 @@ def check(place: Place, program: str, ports: Sequence[int]) -> str:
     )
 
 
-_CHECK_DISK: Final = f"""
-    lacks=
-    for tool in mkfs.ext4 losetup mount umount mountpoint getconf perl; do
-        command -v "$tool" >/dev/null || lacks="$tool is not there"
-    done
-    [ -e /dev/loop-control ] || lacks='there are no loop devices'
-    perl -e 'syscall({_CACHESTAT}, -1, 0, 0, 0); exit($! == {ENOSYS})' 2>/dev/null ||
-        lacks=${{lacks:-'Linux tells what is not synced from 6.5 on'}}
-    why=$(root true 2>&1) || lacks="no root: $(printf '%s' "$why" | tail -n 1)"
-    [ -z "$lacks" ] || printf 'power %s\\n' "$lacks"
-"""
-
-
 def start(place: Place, argv: Sequence[str], env: Mapping[str, str]) -> str:
     """Start the node, unless it runs. Its output goes to a file there."""
     marked = {**env, MARK: place.mark}
     settings = " ".join(quote(f"{name}={text}") for name, text in marked.items())
     return _script(
         place,
-        _DISK if place.has_disk else "",
+        _disk(place),
         f"""
     mkdir -p "$dir" && cd "$dir" || fail "cannot make $dir"
+    {"lock_disk" if place.disk_gib else ":"}
     ! leader >/dev/null || return 0
-    {"renew_disk" if place.has_disk else "mkdir -p data || fail cannot make $dir/data"}
+    {_KILL + "; renew_disk" if place.disk_gib else "mkdir -p data || fail cannot make $dir/data"}
     rm -f pid ended
     [ -z "$(tail -c 1 node.log 2>/dev/null)" ] || echo >> node.log  # a killed node left half a line
     printf -- '--- shaketable: %s starts at %s\\n' {quote(place.node)} "$(date)" >> node.log
     setsid env {settings} sh -c {quote(_NODE)} sh {" ".join(map(quote, argv))} \\
-        </dev/null >>node.log 2>&1 &
+        </dev/null >>node.log 2>&1 9>&- &
     tries=0
     until [ -e pid ] || [ "$tries" -gt {ROUNDS_MAX} ]; do tries=$((tries + 1)); nap; done
     [ -e pid ] || fail "the node did not start: $(tail -n 1 node.log)"
@@ -213,9 +217,9 @@ def kill(place: Place) -> str:
 
 _KILL: Final = f"""
     found= tries=0
-    while struck=$(signal KILL); [ -n "${{struck# }}" ]; do
+    while struck=$(signal KILL); [ -n "$struck" ]; do
         found=killed tries=$((tries + 1))
-        [ "$tries" -le {ROUNDS_MAX} ] || fail "process ${{struck# }} does not end, even by SIGKILL"
+        [ "$tries" -le {ROUNDS_MAX} ] || fail "process $struck does not end, even by SIGKILL"
         nap
     done"""
 
@@ -312,89 +316,133 @@ def data(place: Place) -> str:
 
 def remove(place: Place) -> str:
     """Remove what the run has written there."""
-    return _script(place, _DISK, f"    unmount\n    rm -rf {quote(place.run_directory)}")
+    body = f"""
+    [ ! -e "$dir/lock" ] || lock_disk
+    unmount disk
+    rm -rf {quote(place.run_directory)}"""
+    return _script(place, _DISK, body)
 
 
 # ---- power: the node's data lies on an ext4 of its own, in a file on a loop device --------------
 
-_DISK: Final = rf"""
-unmount() {{
-    tries=0
-    while mountpoint -q "$dir/disk" 2>/dev/null; do
-        why=$(root umount "$dir/disk" 2>&1) || tries=$((tries + 1))
-        [ "$tries" -le {ROUNDS_MAX} ] || fail "$dir/disk cannot be unmounted: $why"
-        [ "$tries" = 0 ] || nap
-    done
-}}
-mount_disk() {{
-    why=$(root mount -o loop "$dir/disk.ext4" "$dir/disk" 2>&1) ||
-        fail "$dir/disk.ext4 cannot be mounted: $why"
-}}
-renew_disk() {{  # mount it as after a loss of power or a start of the host; make it, if it is not
-    mkdir -p "$dir/disk" && unmount
-    if [ ! -e "$dir/disk.ext4" ]; then
-        dd if=/dev/zero of="$dir/disk.new" bs=1 count=0 seek={DISK_BYTES} 2>/dev/null &&
-            why=$(mkfs.ext4 -q -F "$dir/disk.new" 2>&1) || fail "no disk can be made: $why"
-        mv "$dir/disk.new" "$dir/disk.ext4" && mount_disk
-        root mkdir -p "$dir/disk/data" && root chown "$(id -u):$(id -g)" "$dir/disk/data" || return
-        rm -rf "$dir/data" && ln -s disk/data "$dir/data" && unmount  # unmounted: all is synced
-    fi
-    mount_disk
-}}
-names() {{ (cd "$dir/disk/data" && root find . ! -name . -print) | sort; }}
-"""
 _SHUT_DOWN: Final = rf"""
-my ($disk, @processes) = @ARGV;
+my ($disk, $data, $wait_s, $group, $mark) = @ARGV;
 my @files;
-open(my $root, "<", $disk) or die "$disk: $!";
+open(my $root, "<", $disk) or die "$disk: $!\n";
 while (my $name = <STDIN>) {{
     chomp $name;
-    if (open(my $file, "<", "$disk/data/$name")) {{ push @files, $file }}
+    if (open(my $file, "<", "$data/$name")) {{ push @files, $file }}
 }}
 sub unsynced {{  # in pages
     my $pages = 0;
-    for my $file (@files) {{
+    for my $file (@files, $root) {{
         my ($whole, $found) = (pack("Q2", 0, 0), pack("Q5", 0, 0, 0, 0, 0));
-        syscall({_CACHESTAT}, fileno $file, $whole, $found, 0) < 0 and die "cachestat: $!";
+        if (syscall({_CACHESTAT}, fileno $file, $whole, $found, 0) < 0) {{
+            die "Linux tells what is not synced from 6.5 on (cachestat: $!)\n";
+        }}
         $pages += (unpack "Q5", $found)[1];
     }}
     return $pages;
 }}
-my $going = pack("L", {_GOING_NOLOGFLUSH});
-my $until = time + {UNSYNCED_WITHIN_S};
-my $dirty = 0;
-until ($dirty = unsynced() or time > $until) {{}}
-kill "KILL", @processes;  # first: a node that lives on a dead disk may acknowledge what is lost
-defined(ioctl($root, {_IOC_SHUTDOWN:#x}, $going)) or die "$disk cannot be shut down: $!";
-for my $process (@processes) {{  # what it had mapped is known as unsynced once it is gone
-    for (1 .. 200) {{
-        last unless defined readlink "/proc/$process/exe";
-        select undef, undef, undef, 0.01;
+sub marked {{  # the processes that have left the node's group
+    my @found;
+    for my $path ($group ? glob "/proc/[0-9]*/environ" : ()) {{
+        open(my $file, "<", $path) or next;
+        local $/;
+        push @found, $path =~ m|/proc/(\d+)/| if index("\0" . <$file>, "\0$mark") >= 0;
     }}
+    return @found;
+}}
+my $until = time + $wait_s;
+my ($dirty, @away);
+do {{
+    @away = marked();
+    for (1 .. 200) {{ last if $dirty = unsynced() }}
+}} until $dirty or time >= $until;
+my $going = pack("L", {_GOING_NOLOGFLUSH});
+kill "KILL", -$group, @away if $group;  # first: what lives may acknowledge what is lost
+defined(ioctl($root, {_IOC_SHUTDOWN:#x}, $going)) or die "$disk cannot be shut down: $!\n";
+for (1 .. 200) {{  # what it had mapped is known as unsynced once it is gone
+    last unless $group && (kill(0, -$group) or grep {{ defined readlink "/proc/$_/exe" }} @away);
+    select undef, undef, undef, 0.01;
 }}
 my $left = unsynced();
 print $left > $dirty ? $left : $dirty, "\n";
 """
 """In Perl: when something is not synced, kills the node and shuts the file system down at once;
 prints how many pages were not synced."""
+_DISK: Final = rf"""
+lock_disk() {{  # what is done to a disk is done by one script after another
+    exec 9>"$dir/lock" && flock -w {LOCKED_MAX_S} 9 || fail "$dir is locked"
+}}
+unmount() {{
+    tries=0
+    while mountpoint -q "$dir/$1" 2>/dev/null; do
+        why=$(root umount "$dir/$1" 2>&1) || tries=$((tries + 1))
+        [ "$tries" -le {ROUNDS_MAX} ] || fail "$dir/$1 cannot be unmounted: $why"
+        [ "$tries" = 0 ] || nap
+    done
+}}
+mounted() {{  # a file, at a place
+    mkdir -p "$dir/$2" && why=$(root mount -o loop "$dir/$1" "$dir/$2" 2>&1) ||
+        fail "$dir/$1 cannot be mounted: $why"
+}}
+made() {{  # a file with an ext4 of so many MiB
+    dd if=/dev/zero of="$dir/$1" bs=1048576 count=0 seek="$2" 2>/dev/null &&
+        why=$(mkfs.ext4 -q -F "$dir/$1" 2>&1) || fail "no disk can be made: $why"
+}}
+renew_disk() {{  # mount it as after a loss of power or a start of the host; make it, if it is not
+    unmount new
+    unmount disk
+    if [ ! -e "$dir/disk.ext4" ]; then
+        rm -f "$dir/new.ext4" && made new.ext4 "$mib" && mounted new.ext4 new || return
+        root mkdir -p "$dir/new/data" && root chown "$(id -u):$(id -g)" "$dir/new/data" ||
+            fail "no folder can be made on the new disk"
+        unmount new  # so all is synced
+        mv "$dir/new.ext4" "$dir/disk.ext4" || return
+    fi
+    mounted disk.ext4 disk
+    [ -L "$dir/data" ] || {{ rm -rf "$dir/data" && ln -s disk/data "$dir/data"; }} || return
+}}
+cut() {{  # what Perl says of it: the number of pages that were not synced
+    (cd "$1" && root find . -type f -print) |
+        root perl -e {quote(_SHUT_DOWN)} "$2" "$1" "$3" "$4" "$mark_name=$mark" 2>&1
+}}
+try_disk() {{  # print why power cannot be cut here
+    for tool in mkfs.ext4 mount umount mountpoint flock getconf perl; do
+        command -v "$tool" >/dev/null || {{ echo "power $tool is not there"; return; }}
+    done
+    why=$(
+        dir=$dir.trial
+        mkdir -p "$dir" || exit 1
+        trap 'root umount "$dir/disk" 2>/dev/null; rm -rf "$dir"' EXIT
+        exec 2>&1
+        made disk.ext4 8 && mounted disk.ext4 disk || exit 1
+        cut "$dir/disk" "$dir/disk" 0 "" >"$dir/said" || {{ cat "$dir/said"; exit 1; }}
+    ) || printf 'power %s\n' "$(printf '%s' "$why" | tr -s ' \n' ' ')"
+}}
+"""
+
+
+def _disk(place: Place) -> str:
+    """Return what a script needs that has to do with the node's disk."""
+    return f"{_DISK}mib={place.disk_gib * 1024}\n" if place.disk_gib else ""
 
 
 def power(place: Place) -> str:
     """Cut the node's power: what it has not synced is lost. Print how much was, if it ran."""
     return _script(
         place,
-        _DISK,
+        _disk(place),
         f"""
     leader >/dev/null || return 0
-    names > "$dir/names"
-    struck=$(signal CONT)
-    ulimit -n 65536 2>/dev/null || :
-    pages=$(cd "$dir/disk/data" && root find . -type f -print |
-        root perl -e {quote(_SHUT_DOWN)} "$dir/disk" $struck) || fail "power cannot be cut"{_KILL}
+    lock_disk
+    leader >/dev/null || return 0
+    pages=$(cut "$dir/disk/data" "$dir/disk" {UNSYNCED_WITHIN_S} "$(group_of)") ||
+        fail "power cannot be cut: $pages"{_KILL}
     rm -f "$dir/ended"
     renew_disk
     printf 'lost_bytes %s\\n' "$((pages * $(getconf PAGESIZE)))"
-    printf 'lost_entries %s\\n' "$(names | comm -3 "$dir/names" - | grep -c .)"
     """,
     )
 

@@ -18,6 +18,7 @@ import signal
 import socket
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -49,6 +50,7 @@ from shaketable.harness.runtime.existing_world import (
     ExistingWorld,
     Strike,
     each_of,
+    number_in,
     run_name,
 )
 from shaketable.harness.runtime.facts import wall_clock
@@ -136,38 +138,31 @@ class HostsWorld(ExistingWorld):
         )
 
     async def lose_power(self, nodes: Sequence[str], on: str = "") -> Json:
-        """Cut the power of nodes, all at once; see `LosesPower.lose_power`.
+        """Cut the power of nodes, at about the same time; see `LosesPower.lose_power`.
 
-        No event of a node is seen here, so it is cut at once.
+        No event of a node is seen here: it is cut once it has something that is not synced.
         """
-        printed: dict[str, str | None] = {}
+        undo: Json = {"incarnations": {}, "lost_bytes": {}}
 
         async def strike(node: str) -> None:
-            printed[node] = await self._cut_power(node)
+            async with self._turns[node]:
+                undo["incarnations"][node] = UNTOUCHED
+                if node in self._down:
+                    return
+                undo["incarnations"][node] = self._incarnation[node]
+                self._down[node] = Strike()
+                self._ended.add(node)
+                printed = await self._strike("power", node, self._down[node], self._start)
+                undo["lost_bytes"][node] = number_in(printed)
 
-        await each_of(nodes, strike)
-        lost = {
-            node: dict(line.split() for line in text.splitlines())
-            for node, text in printed.items()
-            if text
-        }
-        return {
-            "incarnations": {
-                node: UNTOUCHED if text is None else self._incarnation[node]
-                for node, text in printed.items()
-            },
-            "lost_bytes": {node: int(of["lost_bytes"]) for node, of in lost.items()},
-            "lost_entries": {node: int(of["lost_entries"]) for node, of in lost.items()},
-        }
-
-    async def _cut_power(self, node: str) -> str | None:
-        """Cut a node's power; return what was printed, None if the node is down."""
-        async with self._turns[node]:
-            if node in self._down:
-                return None
-            self._down[node] = Strike()
-            self._ended.add(node)
-            return await self._strike("power", node, self._down[node], self._start)
+        try:
+            await each_of(nodes, strike)
+        except BaseException:  # the others were cut
+            with trio.CancelScope(shield=True):
+                for node in undo["incarnations"]:
+                    await self._tried(partial(self._in_turn, self._start, node))
+            raise
+        return undo
 
     async def _ask(self, node: str) -> NodeStatus | None:
         status = await super()._ask(node)
@@ -249,8 +244,10 @@ async def build(
     try:
         run = run_name(folder, start_ns)
         needs = {need for fault in faults_of(campaign) for need in get("faults", fault).needs}
-        has_disks = Capability.POWER in needs
-        group = HostGroup(run, target.hosts, folder, observer.note, scratch, has_disks=has_disks)
+        group = HostGroup(
+            run, target.hosts, folder, observer.note, scratch,
+            may_lose_power=Capability.POWER in needs,
+        )  # fmt: skip
         target.lacks.update(await group.check(target))
         records = open_records(campaign, target, folder, command, now_ns, start_ns, monotonic_ns)
     except BaseException:
@@ -298,7 +295,7 @@ class HostGroup:
         folder: the run's folder here: gets the nodes' output.
         tell: is given lines for the user.
         scratch: an existing folder of ours for connections that are kept; None: none is.
-        has_disks: whether each node's data lies on a file system of its own, to lose power.
+        may_lose_power: whether each node's data shall lie on a file system of its own.
     """
 
     def __init__(
@@ -309,7 +306,7 @@ class HostGroup:
         tell: Callable[[str], None],
         scratch: Path | None = None,
         *,
-        has_disks: bool = False,
+        may_lose_power: bool = False,
     ) -> None:
         names = [f"n{number}" for number in range(len(hosts.ssh))]
         self.nodes = tuple(names)
@@ -320,7 +317,8 @@ class HostGroup:
         self.layouts = _layouts(run, hosts)
         self._run, self._hosts, self._folder = run, hosts, folder
         self._tell = tell
-        self._places = {node: Place(hosts.folder, run, node, has_disks) for node in names}
+        disk_gib = hosts.disk_gib if may_lose_power else 0
+        self._places = {node: Place(hosts.folder, run, node, disk_gib) for node in names}
         self._at = {
             node: Host(node, name, (*hosts.options, *hosts.destination(number)), scratch, tell)
             for number, (node, name) in enumerate(zip(names, hosts.ssh, strict=True))
@@ -370,6 +368,10 @@ class HostGroup:
                 if known["from"] in addresses:
                     why = f"this machine is the host of {ours}, as {self._at[node].name} sees it"
                     lacks.setdefault(Capability.CUT, f"{why}: a cut would cut it off too")
+        if Capability.POWER in lacks:
+            self._places = {
+                node: replace(place, disk_gib=0) for node, place in self._places.items()
+            }
         return lacks
 
     async def start_all(self) -> None:
