@@ -143,5 +143,7 @@ def test_the_pages_file_has_all_keys(tmp_path: Path) -> None:
     assert kvs.hosts.options == ("-i", f"{tmp_path}/key")
     faults = discovery.find("faults").values()
     there = {fault.name for fault in faults if not needs_of(fault) - CAPABILITIES}
-    assert there == {"kill", "crash-loop", "rolling-restart", "pause", "partition", "flap"}
+    assert there == {
+        "kill", "crash-loop", "rolling-restart", "pause", "partition", "flap", "power",
+    }  # fmt: skip
     assert all(f"`{name}`" in page for name in there)
