@@ -27,9 +27,9 @@ AMOUNT_MAX: Final = 5
 class BankWorkload:
     """Transfers between accounts that hold 100 each at first, and reads of all balances.
 
-    A transfer moves 1 to 5 from one of eight accounts (or `queues`) to another one, and is refused
-    if the first would be left with less than 0. So all reads have the same total. After the heal
-    each client reads all balances.
+    A transfer moves 1 to 5 from one account to another one, and is refused if the first would be
+    left with less than 0. So all reads have the same total. There are as many accounts as a
+    campaign has `queues`. After the heal each client reads all balances.
     """
 
     name = "bank"

@@ -51,10 +51,10 @@ FINAL_BLOCKS_MAX: Final = 5_000
 class ListAppendWorkload:
     """Transactions of one to four steps: append to a list, or read one.
 
-    All clients work on the same eight lists (or `queues`). The elements of a list say who appended
-    first, so the checker knows the order of all versions. Of the lists, the first is used twice as
-    often as the second, and so on, so that transactions meet. A list is replaced once it has 32
-    elements. After the heal all lists are read.
+    All clients work on the same lists, as many as a campaign has `queues`. The elements of a list
+    say who appended first, so the checker knows the order of all versions. Of the lists, the first
+    is used twice as often as the second, and so on, so that transactions meet. A list is replaced
+    once it has 32 elements. After the heal all lists are read.
     """
 
     name = "list-append"

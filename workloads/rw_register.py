@@ -35,9 +35,9 @@ STEPS_MAX: Final = 3
 class RwRegisterWorkload:
     """Transactions that read one to three registers, and write unique values to some of them.
 
-    All clients work on the same eight registers (or `queues`), on the first ones most. A register
-    is read in a transaction before it is written there, so the checker knows which version each
-    write replaced. After the heal all registers are read.
+    All clients work on the same registers, as many as a campaign has `queues`, on the first ones
+    most. A register is read in a transaction before it is written there, so the checker knows which
+    version each write replaced. After the heal all registers are read.
     """
 
     name = "rw-register"
