@@ -253,6 +253,22 @@ def test_a_child_that_stays_does_not_keep_a_node_from_its_disk(place: Place) -> 
 
 
 @needs_power
+def test_a_first_start_that_was_cut_off_is_completed_or_removed(place: Place) -> None:
+    place = replace(place, disk_gib=1)
+    cut_off = scripts.start(place, ("true",), {}).replace("unmount new  #", "exit 7  #")
+    for ends in (False, True):
+        done = subprocess.run(["sh", "-s"], input=cut_off, text=True, check=False)
+        assert done.returncode == 7
+        assert place.run in Path("/proc/mounts").read_text()
+        if not ends:
+            run(scripts.start(place, ("ls", "data/"), {}))
+            wait_for(place, "ended 0")
+            assert (Path(place.directory) / "data").is_symlink()
+        run(scripts.remove(place))
+        assert place.run not in Path("/proc/mounts").read_text()
+
+
+@needs_power
 def test_what_a_host_lacks_for_losses_of_power_is_told(place: Place) -> None:
     asked = scripts.check(replace(place, disk_gib=1), "sh", ())
     assert "power" not in run(asked)

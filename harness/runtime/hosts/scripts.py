@@ -318,6 +318,7 @@ def remove(place: Place) -> str:
     """Remove what the run has written there."""
     body = f"""
     [ ! -e "$dir/lock" ] || lock_disk
+    unmount new
     unmount disk
     rm -rf {quote(place.run_directory)}"""
     return _script(place, _DISK, body)
