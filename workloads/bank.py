@@ -9,17 +9,15 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from shaketable.harness.contracts.clients import BankClient
-from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient, Workload
 from shaketable.harness.contracts.rng import rng_for
-from shaketable.harness.generators import Generator, alone, each_client, operations
+from shaketable.harness.generators import Generator, alone, each_client, number_of_keys, operations
 
 ACCOUNTS: Final = "accounts"
 """The key that operations are recorded under: each is about several accounts."""
 READ, TRANSFER = "read", "transfer"
 BALANCE, DEBIT, CREDIT = "balance", "debit", "credit"
 ACCOUNTS_DEFAULT: Final = 8
-ACCOUNTS_MAX: Final = 1_000
 OPENING_BALANCE: Final = 100
 AMOUNT_MAX: Final = 5
 
@@ -44,13 +42,7 @@ class BankWorkload:
         Raises:
             UsageError: that is no such number.
         """
-        accounts = options.get("queues", self.accounts)
-        is_number = isinstance(accounts, int) and not isinstance(accounts, bool)
-        if not is_number or not 1 < accounts <= ACCOUNTS_MAX:
-            raise UsageError(
-                f"workload {self.name}: queues is {accounts!r}, not 2 to {ACCOUNTS_MAX}"
-            )
-        return BankWorkload(accounts)
+        return BankWorkload(number_of_keys(self.name, options, self.accounts, least=2))
 
     def generator(self, seed: str, clients: int) -> Generator:
         """Return what clients do: as many transfers as reads."""

@@ -11,7 +11,6 @@ from random import Random
 from typing import Final
 
 from shaketable.harness.contracts.clients import TransactionClient
-from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.plugins import (
     Answer,
     Json,
@@ -29,6 +28,7 @@ from shaketable.harness.generators import (
     NextOp,
     alone,
     each_client,
+    number_of_keys,
     operations,
 )
 from shaketable.harness.generators.generator import PENDING
@@ -39,7 +39,6 @@ LISTS: Final = "lists"
 APPEND, READ = "append", "r"
 LISTS_DEFAULT: Final = 8
 """Lists that are worked on at a time."""
-LISTS_MAX: Final = 1_000
 STEPS_MAX: Final = 4
 """Of a transaction; it has one at least."""
 ELEMENTS_MAX: Final = 32
@@ -69,10 +68,7 @@ class ListAppendWorkload:
         Raises:
             UsageError: that is no such number.
         """
-        lists = options.get("queues", self.lists)
-        if not isinstance(lists, int) or isinstance(lists, bool) or not 0 < lists <= LISTS_MAX:
-            raise UsageError(f"workload {self.name}: queues is {lists!r}, not 1 to {LISTS_MAX}")
-        return ListAppendWorkload(lists)
+        return ListAppendWorkload(number_of_keys(self.name, options, self.lists))
 
     def generator(self, seed: str, clients: int) -> Generator:
         """Return what clients do: random transactions, on lists that are not full yet."""

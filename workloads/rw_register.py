@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from shaketable.harness.contracts.clients import RegisterTransactionClient
-from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.plugins import (
     Answer,
     Json,
@@ -20,14 +19,13 @@ from shaketable.harness.contracts.plugins import (
     Workload,
 )
 from shaketable.harness.contracts.rng import rng_for
-from shaketable.harness.generators import Generator, alone, each_client, operations
+from shaketable.harness.generators import Generator, alone, each_client, number_of_keys, operations
 from shaketable.harness.history.schema import TRANSACTION
 
 REGISTERS: Final = "registers"
 """The key that transactions are recorded under: each is about several."""
 READ, WRITE = "r", "w"
 REGISTERS_DEFAULT: Final = 8
-REGISTERS_MAX: Final = 1_000
 STEPS_MAX: Final = 3
 """Registers that a transaction reads, or reads and writes; it has one at least."""
 
@@ -52,13 +50,7 @@ class RwRegisterWorkload:
         Raises:
             UsageError: that is no such number.
         """
-        registers = options.get("queues", self.registers)
-        is_number = isinstance(registers, int) and not isinstance(registers, bool)
-        if not is_number or not 0 < registers <= REGISTERS_MAX:
-            raise UsageError(
-                f"workload {self.name}: queues is {registers!r}, not 1 to {REGISTERS_MAX}"
-            )
-        return RwRegisterWorkload(registers)
+        return RwRegisterWorkload(number_of_keys(self.name, options, self.registers))
 
     def generator(self, seed: str, clients: int) -> Generator:
         """Return what clients do: random transactions."""

@@ -27,6 +27,7 @@ Source: jepsen.generator and jepsen.independent.
 from shaketable.harness.generators.clients import (
     KeySpread,
     each_client,
+    number_of_keys,
     on_clients,
     per_key,
     reserve,
@@ -81,6 +82,7 @@ __all__ = [
     "each_client",
     "limit",
     "mix",
+    "number_of_keys",
     "on_clients",
     "once",
     "operations",

@@ -275,6 +275,22 @@ class _PerKey:
 # own.
 
 
+KEYS_MAX: Final = 1_000
+"""Most lists, registers or accounts that transactions are about."""
+
+
+def number_of_keys(workload: str, options: Json, default: int, least: int = 1) -> int:
+    """Return options["queues"]: how many keys the transactions of a workload are about.
+
+    Raises:
+        UsageError: that is no such number.
+    """
+    keys = options.get("queues", default)
+    if not isinstance(keys, int) or isinstance(keys, bool) or not least <= keys <= KEYS_MAX:
+        raise UsageError(f"workload {workload}: queues is {keys!r}, not {least} to {KEYS_MAX}")
+    return keys
+
+
 @dataclass(frozen=True, slots=True)
 class KeySpread:
     """How operations are spread over keys, which are numbers from 0.
