@@ -5,10 +5,10 @@ A fault that has no effect (a crash of a node that is down) is not counted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from shaketable.system.raft.protocol import Role, RoleChange
+from shaketable.system.raft.protocol import Role, RoleChange, Truncate, Write
 from shaketable.system.sim.disk import Platter, SimDisk
 from shaketable.system.sim.event_heap import EventHeap
 from shaketable.system.sim.network import Link
@@ -17,6 +17,7 @@ from shaketable.system.sim.schedules.faults import (
     ALL,
     FOLLOWER,
     LEADER,
+    OTHERS,
     REBUILT,
     AddMember,
     AnyFault,
@@ -25,6 +26,7 @@ from shaketable.system.sim.schedules.faults import (
     ClockRate,
     Crash,
     CrashAtOperation,
+    CrashAtTruncation,
     Cut,
     DamageFile,
     Eio,
@@ -44,6 +46,7 @@ from shaketable.system.sim.schedules.faults import (
     Transfer,
     Wipe,
     expand_links,
+    stand_ins,
 )
 from shaketable.system.sim.schedules.schedule import Settings
 
@@ -197,21 +200,23 @@ class FaultActions(Generic[Member]):
 
     def __init__(self, world: FaultyWorld[Member]) -> None:
         self._world = world
+        self._first: tuple[str, ...] = ()
         self._strikes: list[Strike] = []
+        self._at_truncation: list[CrashAtTruncation] = []
         self._terms: dict[str, int] = {}
         self._in_force: list[tuple[Member | Platter, NodeFault, float]] = []
 
     def apply(self, fault: AnyFault) -> None:
         """Apply a fault, and schedule its end."""
         world = self._world
+        self._first = self._first or tuple(world.present)
         if world.trace.write is not None:
             world.trace.line(world.heap.now_ms, "", f"fault {fault!r}")
         if isinstance(fault, LinkFault):
             if self._apply_to_links(fault):
                 self._count(fault)
         elif isinstance(fault, NodeFault):
-            member = self.member_of(fault.node)
-            if member is not None and not member.is_removed:
+            for member in self._members_of(fault.node):
                 self._apply_to_node(fault, member)
         else:
             self._apply_to_group(fault)
@@ -230,6 +235,22 @@ class FaultActions(Generic[Member]):
                 )
                 self._count(strike)
 
+    def ordered(self, member: Member, writes: Sequence[Write]) -> None:
+        """A member is about to hand writes to its disk: trigger a waiting crash at a truncation."""
+        if not self._at_truncation or not any(isinstance(write, Truncate) for write in writes):
+            return
+        fault = self._at_truncation.pop(0)
+        now_ms = int(self._world.heap.now_ms)
+        crash = CrashAtOperation(
+            start_ms=now_ms,
+            duration_ms=fault.end_ms - now_ms,
+            node=member.name,
+            operations=fault.operations,
+            loses_unsynced=fault.loses_unsynced,
+        )
+        self._apply_to_node(crash, member)
+        self._count(fault)
+
     def member_of(self, node: str) -> Member | None:
         """Return the member that a fault's `node` means now: by id, or by role."""
         members = self._world.present
@@ -238,14 +259,24 @@ class FaultActions(Generic[Member]):
             return members[leader] if leader else next(iter(members.values()), None)
         if node == FOLLOWER:
             return next((m for m in members.values() if m.name != leader), None)
-        return members.get(node)
+        return members.get(stand_ins(self._first, tuple(members)).get(node, node))
+
+    def _members_of(self, node: str) -> list[Member]:
+        """Return the members that a fault's `node` means now."""
+        if node != OTHERS:
+            member = self.member_of(node)
+            return [member] if member is not None else []
+        two = self.member_of(LEADER), self.member_of(FOLLOWER)
+        return [member for member in self._world.present.values() if member not in two]
 
     # ---- links ------------------------------------------------------------------------
 
     def _apply_to_links(self, fault: LinkFault) -> bool:
         """Apply the fault to the links that it means now; return False where there are none."""
         world = self._world
-        pairs = expand_links(fault.links, tuple(world.present), world.leader())
+        members = tuple(world.present)
+        instead = stand_ins(self._first, members)
+        pairs = expand_links(fault.links, members, world.leader(), instead)
         links = [world.network.link(source, target) for source, target in pairs]
         for link in links:
             link.add_fault(fault)
@@ -259,6 +290,10 @@ class FaultActions(Generic[Member]):
     def _undo_strike(self, strike: Strike) -> None:
         if strike in self._strikes:
             self._strikes.remove(strike)
+
+    def _undo_crash_at_truncation(self, fault: CrashAtTruncation) -> None:
+        if fault in self._at_truncation:
+            self._at_truncation.remove(fault)
 
     # ---- nodes ------------------------------------------------------------------------
 
@@ -352,6 +387,10 @@ class FaultActions(Generic[Member]):
         elif isinstance(fault, Strike):
             self._strikes.append(fault)
             world.heap.push(fault.end_ms, self._undo_strike, fault)
+            return  # counted when it happens
+        elif isinstance(fault, CrashAtTruncation):
+            self._at_truncation.append(fault)
+            world.heap.push(fault.end_ms, self._undo_crash_at_truncation, fault)
             return  # counted when it happens
         elif isinstance(fault, AddMember):
             if world.operator.is_busy or len(world.present) >= MEMBERS_MAX:

@@ -127,6 +127,10 @@ class MemberWorld(Protocol):
         """A member's role, term or leader changed."""
         ...
 
+    def ordered(self, member: SimMember, writes: Sequence[Write]) -> None:
+        """A member is about to hand writes to its disk."""
+        ...
+
 
 class SimMember:
     """One node and its incarnations. `disk` is the current incarnation's view of its disk."""
@@ -419,6 +423,7 @@ class SimMember:
             invariants.ordered(shadow, effects.writes)
             for write in effects.writes:
                 check_campaign(shadow, self.core, write)
+            world.ordered(self, effects.writes)
             self.flush.add(effects.writes, effects.write_seq)
         commit_index = self.core.ledger.commit_index
         if commit_index != shadow.commit_index:

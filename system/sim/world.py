@@ -6,14 +6,14 @@ Everything follows from the schedule and its seed: no real clock, socket, thread
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
 
 from shaketable.system.invariants.violated import Violated
 from shaketable.system.mutants import HEALTHY, Mutant
-from shaketable.system.raft.protocol import InvariantError, Message, Role, RoleChange
+from shaketable.system.raft.protocol import InvariantError, Message, Role, RoleChange, Write
 from shaketable.system.sim.broken_starts.broken_folders import (
     Folder,
     check_bit_flips,
@@ -329,6 +329,10 @@ class World:
         if self.trace.write is not None:
             text = f"is {change.role.value} of term {change.term}, leader {change.leader}"
             self.trace.line(self.heap.now_ms, member.name, text)
+
+    def ordered(self, member: SimMember, writes: Sequence[Write]) -> None:
+        """A member is about to hand writes to its disk."""
+        self.actions.ordered(member, writes)
 
     # ---- the end ----------------------------------------------------------------------
 

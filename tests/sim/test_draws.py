@@ -9,7 +9,14 @@ import msgspec
 import pytest
 
 from shaketable.system.sim.event_heap import EventHeap
-from shaketable.system.sim.schedules.faults import ALL, FOLLOWER, LEADER, Cut, expand_links
+from shaketable.system.sim.schedules.faults import (
+    ALL,
+    FOLLOWER,
+    LEADER,
+    Cut,
+    expand_links,
+    stand_ins,
+)
 from shaketable.system.sim.schedules.random_faults import KINDS
 from shaketable.system.sim.schedules.random_streams import RandomStreams, stream_seed
 from shaketable.system.sim.schedules.schedule import STORE_KINDS, Options, Schedule, draw_schedule
@@ -110,5 +117,11 @@ def test_links_stand_for_pairs():
     assert set(both) == {("n1", "n0"), ("n1", "n2"), ("n0", "n1"), ("n2", "n1")}
     assert expand_links(((FOLLOWER, LEADER),), members, "n0") == (("n1", "n0"),)
     assert expand_links((("n0", "n0"),), members, None) == ()
+    now = ("n0", "n2", "n3")
+    instead = stand_ins(members, now)
+    assert instead == {"n1": "n3"}
+    assert expand_links((("n1", LEADER),), now, "n0", instead) == (("n3", "n0"),)
+    assert expand_links((("n1", LEADER),), now, "n0") == (("n1", "n0"),)
+    assert stand_ins(members, ("n0", "n2")) == stand_ins(members, (*members, "n3")) == {}
     cut = Cut(start_ms=0, duration_ms=50, links=(("n0", "n1"),))
     assert (cut.kind, cut.end_ms) == ("cut", 50)

@@ -8,9 +8,13 @@ import pytest
 from shaketable.system import mutants
 from shaketable.system.sim.schedules.faults import (
     LEADER,
+    OTHERS,
     Crash,
     CrashAtOperation,
+    CrashAtTruncation,
     Cut,
+    Pause,
+    ReplaceMember,
     Strike,
     Wipe,
 )
@@ -35,12 +39,12 @@ THREE = Group(("n0", "n1", "n2"), 250, has_lease=True)
 LEADER_OFF = ((LEADER, "*"), ("*", LEADER))
 
 
-def run(*faults):
-    """Run three members under steady load, with these faults and none other."""
+def run(*faults, members=3):
+    """Run a group under steady load, with these faults and none other."""
     calls = tuple(
         Call(at_ms, at_ms // 50 % 3, "batch", 0, 6, 0, 100) for at_ms in range(500, 10_000, 50)
     )
-    settings = Settings(members=3, run_ms=12_000)
+    settings = Settings(members=members, run_ms=12_000)
     result = run_seed(5, schedule=Schedule(seed=5, settings=settings, faults=faults, calls=calls))
     assert result.violation is None
     return result.counts
@@ -72,7 +76,7 @@ def test_chains_lose_no_more_than_one_disk_and_none_that_another_fault_has_lost(
         asked = {"from_ms": 1500, "until_ms": 23_000, "ack": "page-cache", "among": CHAINS}
         faults = draw_scenarios(rng, THREE, **asked, may_lose_disk=seed % 2 == 0)
         lost.append(sum(isinstance(fault, Wipe) for fault in faults))
-        crashes = [f for f in faults if isinstance(f, Crash | CrashAtOperation)]
+        crashes = [f for f in faults if isinstance(f, Crash | CrashAtOperation | CrashAtTruncation)]
         assert not any(fault.loses_unsynced for fault in crashes)
     assert max(lost[::2]) == 1
     assert max(lost[1::2]) == 0
@@ -136,10 +140,31 @@ def test_whoever_stands_is_struck_and_may_come_back_with_a_higher_term():
     assert counts.elections >= 2
 
 
+def test_who_truncates_loses_power_at_an_operation_from_there_on():
+    away = Cut(start_ms=3000, duration_ms=1500, links=LEADER_OFF)
+    counts = run(away, CrashAtTruncation(start_ms=4400, duration_ms=800, operations=3))
+    assert counts.faults == {"cut": 1, "crash_at_truncation": 1, "crash_at_operation": 1}
+    assert counts.truncations >= 1
+    quiet = run(CrashAtTruncation(start_ms=4400, duration_ms=800, operations=3))
+    assert (quiet.faults, quiet.truncations) == ({}, 0)
+
+
+def test_a_fault_of_the_others_is_one_of_all_but_the_leader_and_a_follower():
+    counts = run(Crash(start_ms=3000, duration_ms=1, node=OTHERS), members=5)
+    assert counts.faults == {"crash": 3}
+
+
+def test_a_fault_of_a_member_that_was_replaced_is_one_of_its_replacement():
+    replaced = ReplaceMember(start_ms=2000, duration_ms=100, node="n1")
+    counts = run(replaced, Pause(start_ms=7000, duration_ms=300, node="n1"))
+    assert counts.faults == {"replace_member": 1, "pause": 1}
+
+
 AIMED = {
     "figure_8": ("commit-by-counting", "committed-stays-committed"),
     "two_changes_under_partition": ("change-before-term-start", "committed-stays-committed"),
     "overlooked_promise": ("lease-after-restart", "lease-shuts-out"),
+    "power_loss_at_truncation": ("truncation-in-memory", "node-starts"),
     "target_goes_away": ("transfer-never-given-up", "transfers-are-given-up"),
     "dead_disk": ("leads-with-dead-disk", "stalled-disk-leads-not"),
 }

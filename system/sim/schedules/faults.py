@@ -3,7 +3,8 @@
 Each fault has a start and a duration in virtual milliseconds; whatever applies it at `start_ms`
 undoes it at `start_ms + duration_ms`. So faults can be removed from a schedule one by one. A node
 is named by its id, or as "leader" or "follower": the leader, or the first follower, at the fault's
-start. In links "*" is all other members.
+start; "others" are all but these two. The id of a member that has left means one that has joined
+since (`stand_ins`). In links "*" is all other members.
 
 Source: HARNESSES.md (what other harnesses inject), DLEDGER.md section E (bugs of real groups).
 """
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 LEADER = "leader"
 FOLLOWER = "follower"
+OTHERS = "others"
 ALL = "*"
 
 Links = tuple[tuple[str, str], ...]
@@ -66,6 +68,16 @@ class Crash(NodeFault, frozen=True, tag="crash"):
 
 class CrashAtOperation(NodeFault, frozen=True, tag="crash_at_operation"):
     """The machine loses power at the `operations`-th changing disk operation after the start."""
+
+    operations: int
+    loses_unsynced: bool = True
+
+
+class CrashAtTruncation(Fault, frozen=True, tag="crash_at_truncation"):
+    """The first member that truncates its log while this lasts loses power soon after.
+
+    It does at the `operations`-th changing disk operation from there on, and is down until the end.
+    """
 
     operations: int
     loses_unsynced: bool = True
@@ -224,6 +236,7 @@ class Expire(Fault, frozen=True, tag="expire"):
 AnyFault = (
     Crash
     | CrashAtOperation
+    | CrashAtTruncation
     | Pause
     | Cut
     | SlowLink
@@ -251,11 +264,28 @@ AnyFault = (
 )
 
 
-def expand_links(links: Links, members: Sequence[str], leader: str | None) -> Links:
-    """Replace "leader", "follower" and "*" in links; return the pairs in order.
+def stand_ins(first: Sequence[str], members: Sequence[str]) -> dict[str, str]:
+    """Return, for each of the first members that has left, a member that has joined since, if any.
 
-    Without a leader the first member takes its place. Pairs of a member with itself are dropped.
+    A schedule names the members that a group starts with; a fault of one that has been replaced
+    would otherwise do nothing.
     """
+    gone = [name for name in first if name not in members]
+    return dict(zip(gone, [name for name in members if name not in first], strict=False))
+
+
+def expand_links(
+    links: Links,
+    members: Sequence[str],
+    leader: str | None,
+    instead: Mapping[str, str] | None = None,
+) -> Links:
+    """Replace "leader", "follower", "*" and members that have left; return the pairs in order.
+
+    `instead` has who stands in for a member that has left. Without a leader the first member
+    takes its place. Pairs of a member with itself are dropped.
+    """
+    links = tuple(((instead or {}).get(a, a), (instead or {}).get(b, b)) for a, b in links)
     leads = leader or members[0]
     follows = next((member for member in members if member != leads), leads)
     found: dict[tuple[str, str], None] = {}

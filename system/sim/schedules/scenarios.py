@@ -23,11 +23,13 @@ from shaketable.system.sim.schedules.faults import (
     ALL,
     FOLLOWER,
     LEADER,
+    OTHERS,
     AddMember,
     AnyFault,
     ClockRate,
     Crash,
     CrashAtOperation,
+    CrashAtTruncation,
     Cut,
     Duplicate,
     Expire,
@@ -64,6 +66,8 @@ TRANSFER_MS = 400
 """Time after which a requested transfer is done."""
 LATE_MS = 400
 """A delay longer than this outlasts its fault."""
+HEARD_MS = 80
+"""How long before a follower is cut off it may have heard of its leader for the last time."""
 ISOLATE_LEADER: Links = ((LEADER, ALL), (ALL, LEADER))
 """Links that isolate the leader."""
 
@@ -203,22 +207,16 @@ def overlooked_promise(rng: RandomStream, group: Group, at_ms: int) -> list[AnyF
     off in the second half of a second, which is quiet where the load comes in waves, so that it
     misses no entry.
     """
-    first, waiting, *others = group.members
     second_ms = at_ms // 1000 * 1000 + 1000
     start_ms = second_ms + rng.randint(-40, 20)
-    at_ms = max(start_ms - group.timeout_ms + 10, second_ms - 480)
+    at_ms = max(start_ms - group.timeout_ms + HEARD_MS, second_ms - 480)
     off_ms = group.timeout_ms + rng.randint(0, 400)
     down_ms = rng.choice((1, 1, 20))
-    faults: list[AnyFault] = [
-        Transfer(start_ms=at_ms - 500, duration_ms=100, to=first),
-        Cut(start_ms=at_ms, duration_ms=start_ms - at_ms, links=((first, waiting),)),
+    return [
+        Cut(start_ms=at_ms, duration_ms=start_ms - at_ms, links=((LEADER, FOLLOWER),)),
         Cut(start_ms=start_ms, duration_ms=off_ms, links=ISOLATE_LEADER),
+        Crash(start_ms=start_ms, duration_ms=down_ms, node=OTHERS, loses_unsynced=False),
     ]
-    faults += [
-        Crash(start_ms=start_ms, duration_ms=down_ms, node=name, loses_unsynced=False)
-        for name in others
-    ]
-    return faults
 
 
 def short_log(rng: RandomStream, group: Group, at_ms: int) -> list[AnyFault]:
@@ -461,6 +459,20 @@ def undone_change(rng: RandomStream, group: Group, at_ms: int) -> list[AnyFault]
     ]
 
 
+def power_loss_at_truncation(rng: RandomStream, group: Group, at_ms: int) -> list[AnyFault]:
+    """A leader is isolated, and the one who then truncates its log loses power just there."""
+    away_ms = rng.randint(3, 7) * group.timeout_ms
+    strike_ms = at_ms + away_ms - 50
+    return [
+        Cut(start_ms=at_ms, duration_ms=away_ms, links=ISOLATE_LEADER),
+        CrashAtTruncation(
+            start_ms=strike_ms,
+            duration_ms=rng.randint(600, 1200),
+            operations=rng.choice((1, 2, 3, 4, 6, 10)),
+        ),
+    ]
+
+
 def sick_disk(rng: RandomStream, group: Group, at_ms: int) -> list[AnyFault]:
     """A member whose disk is full, or stalls, hears no leader any more."""
     name = rng.choice(group.members)
@@ -545,9 +557,17 @@ CHAIN_WEIGHTS = {
     "two_changes_under_partition": 3,
     "dead_disk": 3,
     "target_goes_away": 3,
+    "power_loss_at_truncation": 3,
 }
 """Weights of chains that need luck to hit their target; the others have weight 1."""
-LATER = _named(undone_change, sick_disk, snapshot_meets_sick_disk, crashed_successor)
+LATER = _named(
+    undone_change,
+    sick_disk,
+    snapshot_meets_sick_disk,
+    crashed_successor,
+    power_loss_at_truncation,
+    overlooked_promise,
+)
 """Scenarios from yet another stream, so that what older seeds have stays the same."""
 SCENARIOS = {**BASE_SCENARIOS, **CHAINS, **LATER}
 """All scenarios by name."""
@@ -608,6 +628,6 @@ def _weight(name: str, group: Group, weights: Mapping[str, int]) -> int:
 
 
 def _limit(fault: AnyFault, ack: str) -> AnyFault:
-    if ack == "page-cache" and isinstance(fault, Crash | CrashAtOperation):
+    if ack == "page-cache" and isinstance(fault, Crash | CrashAtOperation | CrashAtTruncation):
         return msgspec.structs.replace(fault, loses_unsynced=False)
     return fault

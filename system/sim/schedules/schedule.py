@@ -52,7 +52,7 @@ CHAINED = 0.9
 """Share of the seeds that have chains, whatever else they have."""
 CROWDED = 0.08
 """Share of the seeds in which a group comes to its limit of members."""
-LATER_CHAINED = 0.35
+LATER_CHAINED = 0.5
 """Share of the seeds that have one or more of the later scenarios, too."""
 LATER_ALONE = 0.7
 SETTLES_MS = 1_000
@@ -217,8 +217,10 @@ def draw_schedule(seed: int, options: Options | None = None) -> Schedule:
         settings = msgspec.structs.replace(settings, crowded=True)
     calls = draw_calls(rngs.stream("calls"), settings, options.operations_per_s)
     if options.chains:
-        more = draw_offset_calls(rngs.stream("offset_calls"), settings)
+        more = [*draw_offset_calls(rngs.stream("offset_calls"), settings)]
         more += draw_quiet_calls(rngs.stream("quiet_calls"), settings)
+        if all(call.at_ms % WAVE_MS <= WAVE_MS // 2 for call in calls):  # no other call is quiet
+            more = [msgspec.structs.replace(call, at_ms=in_wave_ms(call.at_ms)) for call in more]
         calls = tuple(sorted((*calls, *more), key=lambda call: call.at_ms))
     return Schedule(seed=seed, settings=settings, faults=faults, calls=calls)
 
@@ -331,14 +333,14 @@ def draw_calls(rng: RandomStream, settings: Settings, operations_per_s: int) -> 
     calls: list[Call] = []
     last_ms = settings.run_ms - settings.idle_ms
     burst = rng.choice((6, 12, 18, 24))
-    wave_ms = WAVE_MS if rng.chance(0.8 if settings.lease_ms else 0.2) else 0
+    comes_in_waves = rng.chance(0.8 if settings.lease_ms else 0.2)
     reads = rng.uniform(0.1, 0.4)
     wanted = operations_per_s * settings.run_ms // 1000
     done = 0
     while done < wanted:
         at_ms = rng.randrange(100, last_ms)
-        if wave_ms:
-            at_ms -= at_ms % wave_ms // 2
+        if comes_in_waves:
+            at_ms = in_wave_ms(at_ms)
         client = rng.randrange(settings.clients)
         queue = rng.randrange(settings.queues)
         if rng.random() < reads:
@@ -354,6 +356,11 @@ def draw_calls(rng: RandomStream, settings: Settings, operations_per_s: int) -> 
             done += count
     calls.sort(key=lambda call: call.at_ms)
     return tuple(calls)
+
+
+def in_wave_ms(at_ms: int) -> int:
+    """Return when a call comes where the load comes in waves: in the first half of each period."""
+    return at_ms - at_ms % WAVE_MS // 2
 
 
 def draw_offset_calls(rng: RandomStream, settings: Settings) -> tuple[Call, ...]:

@@ -24,7 +24,6 @@ from shaketable.system.raft.protocol import (
     Truncate,
     Write,
 )
-from shaketable.system.sim.fault_actions import FaultActions
 from shaketable.system.sim.network import Network
 from shaketable.system.sim.rules.client_history import Operation
 from shaketable.system.sim.rules.invariants import Invariants
@@ -186,7 +185,7 @@ class _WatchedTrace(Trace):
         """Return the node that a fault's "leader" or "follower" means at this moment."""
         if not isinstance(fault, NodeFault):
             return None
-        member = FaultActions(self.world).member_of(fault.node)
+        member = self.world.actions.member_of(fault.node)
         return member.name if member else fault.node
 
 
@@ -280,8 +279,8 @@ def describe_fault(fault: AnyFault, target: str | None = None) -> str:
     """Describe a fault in a few words: `crash n1 for 300 ms, loses_unsynced=True`."""
     words = [fault.kind.replace("_", " ")]
     if isinstance(fault, NodeFault):
-        words.append(target or fault.node)
-        if target is not None and target != fault.node:
+        words.append("the others" if fault.node == OTHERS else target or fault.node)
+        if target is not None and fault.node not in (target, OTHERS):
             words.append(f"(the {fault.node})")
     elif isinstance(fault, LinkFault):
         words.append(", ".join(f"{a}→{b}" for a, b in fault.links))

@@ -6,7 +6,7 @@ and disk. The node is assembled as in a real process.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -23,7 +23,7 @@ from shaketable.system.node.config import NodeConfig
 from shaketable.system.node.machine import Machine, Result
 from shaketable.system.node.node import Node
 from shaketable.system.raft.core import RaftCore
-from shaketable.system.raft.protocol import Message, RoleChange
+from shaketable.system.raft.protocol import Message, RoleChange, Write
 from shaketable.system.sim.disk import PowerLoss, SimDisk
 from shaketable.system.sim.initial_disks.older_stores import OlderStores
 from shaketable.system.sim.rules.invariants import Invariants
@@ -90,6 +90,10 @@ class HostWorld(Protocol):
 
     def changed_role(self, host: Host, change: RoleChange) -> None:
         """A node's role, term or leader changed."""
+        ...
+
+    def ordered(self, host: Host, writes: Sequence[Write]) -> None:
+        """A node is about to hand writes to its disk."""
         ...
 
     def received(self, host: Host, role: str, message: Message) -> None:
@@ -297,6 +301,10 @@ class Host:
     def changed_role(self, change: RoleChange) -> None:
         """The node's role, term or leader changed."""
         self.world.changed_role(self, change)
+
+    def ordered(self, writes: Sequence[Write]) -> None:
+        """The node is about to hand writes to its disk."""
+        self.world.ordered(self, writes)
 
     def received(self, role: str, message: Message) -> None:
         """The node receives a message from another member."""

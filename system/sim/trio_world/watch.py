@@ -64,6 +64,10 @@ class Reporter(Protocol):
         """The node's role, term or leader changed."""
         ...
 
+    def ordered(self, writes: Sequence[Write]) -> None:
+        """The node is about to hand writes to its disk."""
+        ...
+
     def received(self, role: str, message: Message) -> None:
         """The node is about to receive a message from another member."""
         ...
@@ -106,6 +110,7 @@ class Watch:
         try:
             self._invariants.ordered(shadow, effects.writes)
             first = effects.write_seq - len(effects.writes) + 1
+            self._reporter.ordered(effects.writes)
             if effects.writes and not self.writes:
                 self._stalled_since_ms = now_ms
             self.writes.extend(enumerate(effects.writes, first))

@@ -7,7 +7,7 @@ order in which trio runs its tasks comes from a random stream.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from shaketable.system.broker.limits import ExpiryConfig
 from shaketable.system.invariants.violated import Violated
 from shaketable.system.mutants import HEALTHY, Mutant
 from shaketable.system.node.config import NodeConfig
-from shaketable.system.raft.protocol import Message, Role, RoleChange
+from shaketable.system.raft.protocol import Message, Role, RoleChange, Write
 from shaketable.system.remoting.command import watched_frames
 from shaketable.system.sim.broken_starts.broken_confs import check_refused
 from shaketable.system.sim.clients import TOPIC_BYTES, stored_numbers
@@ -405,6 +405,10 @@ class TrioWorld:
         self.counts.states.add((change.role.value, "entered"))
         text = f"is {change.role.value} of term {change.term}, leader {change.leader}"
         self._line(host.name, text)
+
+    def ordered(self, host: Host, writes: Sequence[Write]) -> None:
+        """A node is about to hand writes to its disk."""
+        self.actions.ordered(host, writes)
 
     def received(self, host: Host, role: str, message: Message) -> None:
         """A node receives a message from another member."""
