@@ -30,7 +30,7 @@ from shaketable.system.sim.rules.invariants import Invariants
 from shaketable.system.sim.rules.shadow import Shadow
 from shaketable.system.sim.rules.violation import Violation
 from shaketable.system.sim.run_trace import Trace
-from shaketable.system.sim.schedules.faults import LEADER, AnyFault, LinkFault, NodeFault
+from shaketable.system.sim.schedules.faults import LEADER, OTHERS, AnyFault, LinkFault, NodeFault
 from shaketable.system.sim.schedules.schedule import Schedule
 from shaketable.system.sim.world import World
 from shaketable.system.store.commit_log import CommitLog
