@@ -94,6 +94,9 @@ class Stats:
             return Verdict(NAME, Outcome.UNKNOWN, "no operations at all", counts=counts, data=data)
         if never:
             summary += f"; not a single ok {' or '.join(never)}"
+            why = [each for each in data["errors"] if each["f"] in never]
+            if why and why[0]["error"] != OTHER_ERRORS:
+                summary += f"; the most frequent error: {why[0]['error']}"
         outcome = Outcome.UNKNOWN if never else Outcome.VALID
         return Verdict(NAME, outcome, summary, counts=counts, data=data)
 

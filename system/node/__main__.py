@@ -1,4 +1,6 @@
-"""`python -m shaketable.system.node -c broker.conf`: one member of a broker group.
+"""`python -m shaketable.system.node -c broker.conf [KEY=VALUE ...]`: one member of a broker group.
+
+A KEY=VALUE on the command line comes before that of the file, and can replace the file.
 
 Ends with 0 on SIGTERM or SIGINT, 1 when the operating system refused it a resource, 2 for a bad
 configuration, a port or a store folder in use, 65 when the log is damaged, 70 when a rule of its
@@ -57,8 +59,11 @@ log = logging.getLogger("shaketable.node")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a node until it is stopped by a signal or an error; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m shaketable.system.node", description=__doc__)
-    parser.add_argument("-c", "--config", type=Path, required=True, help="broker.conf to read")
+    parser.add_argument("-c", "--config", type=Path, help="broker.conf to read")
+    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="before those of the file")
     arguments = parser.parse_args(argv)
+    if arguments.config is None and not arguments.settings:
+        parser.error("nothing is configured: give -c broker.conf, or settings KEY=VALUE")
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO,
@@ -66,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         datefmt="%Y-%m-%dT%H:%M:%S",
     )
     try:
-        config = _within_file_limit(load(arguments.config))
+        config = _within_file_limit(load(arguments.config, arguments.settings))
         lock_store(config.store_root)
         steering = _steering(config)
         node = assemble(config, _machine(config, steering))

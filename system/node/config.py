@@ -7,7 +7,7 @@ Source: distribution/conf/dledger/broker-n0.conf; DESIGN.md section 4.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from ipaddress import AddressValueError, IPv4Address
@@ -148,21 +148,40 @@ _OPTIONAL = (
 )
 
 
-def load(path: Path) -> NodeConfig:
-    """Read a broker.conf. Raises ConfigError."""
+def load(path: Path | None, settings: Sequence[str] = ()) -> NodeConfig:
+    """Read a broker.conf, and settings `key=value` that come before the file's. Raises ConfigError.
+
+    Without a file the settings are all there is.
+    """
+    values: dict[str, str] = {}
+    sources = []
+    if path is not None:
+        sources.append(str(path))
+        try:
+            values = read_properties(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path}: cannot be read: {error}") from None
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
+    if settings:
+        sources.append("the command line")
+        for setting in settings:
+            key, equals, value = setting.partition("=")
+            if not equals:
+                raise ConfigError(f"the command line: {setting!r} is not KEY=VALUE")
+            values[key.strip()] = value.strip()
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from None
-    try:
-        return parse(text)
+        return _configured(values)
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise ConfigError(f"{' and '.join(sources)}: {error}") from None
 
 
 def parse(text: str) -> NodeConfig:
     """Parse the text of a broker.conf. Raises ConfigError."""
-    values = read_properties(text)
+    return _configured(read_properties(text))
+
+
+def _configured(values: Mapping[str, str]) -> NodeConfig:
     known = {*_KNOWN_UNUSED, *_REQUIRED, *_MEMBER_KEYS, *_OPTIONAL, *MASTER_SLAVE_KEYS}
     for key in values:
         if key not in known:

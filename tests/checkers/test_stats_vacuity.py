@@ -55,6 +55,9 @@ def test_function_that_never_succeeded_is_unknown(tmp_path):
     made = [*rows(), op(999, "end", 0, 1, "fail", error="refused")]
     verdict, _ = judge(tmp_path, made)
     assert verdict.outcome is Outcome.UNKNOWN
+    assert verdict.summary.endswith("not a single ok end; the most frequent error: refused")
+    without_reason = [*rows(), op(999, "end", 0, 1, "fail")]
+    verdict, _ = judge(tmp_path, without_reason)
     assert verdict.summary.endswith("not a single ok end")
     verdict, _ = judge(tmp_path, [])
     assert verdict.outcome is Outcome.UNKNOWN

@@ -165,6 +165,31 @@ def test_a_loss_of_power_takes_what_a_node_has_not_synced(project: Project) -> N
     assert (project.latest / "nodes" / "n0" / "data.tar").stat().st_size > 0
 
 
+BROKERS = ROOT / "examples" / "dledger"
+
+
+@needs_power
+def test_our_own_group_on_three_hosts(project: Project) -> None:
+    file = project.folder / "shaketable.toml"
+    hosts = file.read_text().replace("[targets.kvs.hosts]", "[targets.brokers.hosts]")
+    brokers = (BROKERS / "shaketable.toml").read_text().replace("python3", sys.executable)
+    of_this_tree = f'env = {{ PYTHONPATH = "{ROOT / "src"}" }}\nclient ='
+    brokers = brokers.replace("client =", of_this_tree)
+    file.write_text(brokers + hosts[hosts.index("[targets.brokers") :])
+    shutil.copy(BROKERS / "client.py", project.folder)
+    run = RUN.replace("--target kvs", "--target brokers")
+    done = project.shell(f"{run} --faults kill,pause,partition,power --time-limit 20")
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = json.loads((project.latest / "results.json").read_text())
+    assert results["valid"] is True
+    for fault in ("kill", "pause", "partition", "power"):
+        assert results["faults"]["by_name"][fault]["bit"] > 0, results["faults"]
+    assert is_clean(project.lab)
+    assert "role=leader" in "".join(
+        (project.latest / "nodes" / node / "node.log").read_text() for node in project.lab.nodes
+    )
+
+
 def test_doctor_tries_the_faults_on_the_hosts(project: Project) -> None:
     done = project.shell(f"{sys.executable} -P -m shaketable doctor --target kvs --json")
     found = json.loads(done.stdout)

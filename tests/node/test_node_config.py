@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from shaketable.system.master_slave.core import BrokerRole
 from shaketable.system.node.broker_start import limits_of
-from shaketable.system.node.config import ConfigError, parse
+from shaketable.system.node.config import ConfigError, load, parse
 
 GOOD = """
 # from distribution/conf/dledger
@@ -39,6 +40,24 @@ def test_rocketmqs_own_sample_is_understood() -> None:
     )
     assert config.name_servers == (("127.0.0.1", 9876),)
     assert config.register_interval_ms == 30_000
+
+
+def test_settings_of_the_command_line_come_before_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text(GOOD)
+    config = load(file, ["dLegerSelfId=n1", "listenPort = 30921"])
+    assert (config.self_id, config.listen_port, config.group) == ("n1", 30921, "RaftNode00")
+    assert config.properties["listenPort"] == "30921"
+    lines = [line for line in GOOD.splitlines() if "=" in line]
+    assert load(None, lines) == parse(GOOD)
+    for settings, said in (
+        (["listenPort"], "the command line: 'listenPort' is not KEY=VALUE"),
+        (["listenprt=1"], f"{file} and the command line: unknown key listenprt"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(said)):
+            load(file, settings)
+    with pytest.raises(ConfigError, match=r"^the command line: listenPort is missing"):
+        load(None, ["storePathRootDir=/tmp/x"])
 
 
 def test_a_node_may_stand_alone() -> None:
