@@ -319,6 +319,7 @@ class MasterSlaveTarget:
             "registerNameServerPeriod": REGISTER_MS,
             "flushDiskType": "SYNC_FLUSH",
             "mappedFileSizeCommitLog": LOG_FILE_BYTES,
+            "shaketableInvariants": "true",
             "shaketableSeed": options.get("seed") or "",
             "shaketableMutant": options.get("mutant") or "",
         }

@@ -6,7 +6,7 @@ Source: DESIGN.md decision 1 (fsync before an acknowledgement); DLEDGER.md E8, E
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import Any, Protocol
 
@@ -22,6 +22,8 @@ from shaketable.system.raft.protocol import (
     VoteResponse,
     Write,
 )
+from shaketable.system.remoting.codes import ResponseCode
+from shaketable.system.remoting.command import Frame, decode_command
 from shaketable.system.store.state_files import HardState
 
 Unsynced = Callable[[str], dict[str, int]]
@@ -119,3 +121,20 @@ def check_carried_out(name: str, reported: int, carried_out: int) -> None:
             f"writes up to {reported} count as durable, and those up to {carried_out} were written",
             name,
         )
+
+
+# What a broker without a group acknowledges.
+
+POSITION_HEX_DIGITS = 16
+"""A message id ends with the message's position in the log (RocketMQ's MessageDecoder)."""
+_HEADER_AT = 8
+
+
+def acknowledged_positions(reply: bytes) -> Iterator[int]:
+    """Yield the positions of the messages that a reply to a client acknowledges, if any."""
+    header_end = _HEADER_AT + int.from_bytes(reply[5:_HEADER_AT], "big")
+    view = memoryview(reply)
+    answer = decode_command(Frame(reply[4], view[_HEADER_AT:header_end], view[header_end:]))
+    if answer.code == ResponseCode.SUCCESS and "msgId" in answer.ext:
+        for message_id in answer.ext["msgId"].split(","):
+            yield int(message_id[-POSITION_HEX_DIGITS:], 16)

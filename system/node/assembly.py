@@ -36,6 +36,10 @@ from shaketable.system.node.flusher import Flusher
 from shaketable.system.node.machine import Machine
 from shaketable.system.node.master_slave.assembly import assemble_master_slave
 from shaketable.system.node.master_slave.config_files import ConfigFiles
+from shaketable.system.node.master_slave.self_checks import (
+    MasterSlaveSelfWatch,
+    self_checked_master_slave,
+)
 from shaketable.system.node.members import Members
 from shaketable.system.node.node import Node, NodeParts, Replication, WriteHooks
 from shaketable.system.node.process import planted
@@ -47,6 +51,7 @@ from shaketable.system.raft.protocol import Message
 from shaketable.system.store.broker_checkpoint import CheckpointFiles
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.log_writer import LogWriter
+from shaketable.system.store.plain_commit_log import PlainCommitLog
 from shaketable.system.store.segment_files import NAME_DIGITS
 
 log = logging.getLogger("shaketable.node")
@@ -94,7 +99,13 @@ def assemble(config: NodeConfig, machine: Machine, parts: Mutant | None = None) 
 
 
 def _self_checked(config: NodeConfig, machine: Machine, parts: Mutant) -> Node:
-    """Build a member that checks its own steps."""
+    """Build a node that checks its own steps."""
+    if config.master_slave is not None:
+        own = MasterSlaveSelfWatch(config.self_id, config.master_slave.config)
+        node = assemble(config, machine, self_checked_master_slave(parts, own))
+        assert isinstance(node.commit_log, PlainCommitLog), "this is no member of a group"
+        own.started(node.commit_log)
+        return node
     watch = SelfWatch(config.self_id)
     folder = f"{config.store_root}/dledger-{config.self_id}"
     node = assemble(config, machine, self_checked(parts, watch, folder, machine.unsynced))

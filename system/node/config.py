@@ -46,7 +46,7 @@ class NodeConfig:
 
     `peers` maps every member's id, including this one's, to (host, port) of its DLedger port.
     `is_joining`: the node is not a member yet and waits to be added; `peers` is no voter list.
-    `checks_invariants`: a member checks its own steps as simulations do, and ends with exit status
+    `checks_invariants`: a node checks its own steps as simulations do, and ends with exit status
     70 at the first that violates an invariant. `reach` overrides the addresses of members that the
     log holds. `plain_log` is where a commit log from before DLedger mode may be stored. Without
     `name_servers` the node does not register; `broker_id` is the id that it registers with while
@@ -105,9 +105,7 @@ class NodeConfig:
 _KNOWN_UNUSED = frozenset(("sendMessageThreadPoolNums",))
 _REQUIRED = ("listenPort", "storePathRootDir")
 _MEMBER_REQUIRED = ("dLegerSelfId", "dLegerGroup", "dLegerPeers")
-_MEMBER_KEYS = frozenset(
-    (*_MEMBER_REQUIRED, "mappedFileSizeIndex", "preferredLeaderIds", "shaketableInvariants")
-)
+_MEMBER_KEYS = frozenset((*_MEMBER_REQUIRED, "mappedFileSizeIndex", "preferredLeaderIds"))
 _OPTIONAL = (
     "autoCreateTopicEnable",
     "brokerClusterName",
@@ -133,6 +131,7 @@ _OPTIONAL = (
     "shaketableClockDriftMax",
     "shaketableDisk",
     "shaketableGroupMembersMax",
+    "shaketableInvariants",
     "shaketableJoin",
     "shaketableLeaseMs",
     "shaketableMutant",
@@ -226,7 +225,6 @@ def _member(values: Mapping[str, str]) -> NodeConfig:
         group=values["dLegerGroup"],
         peers=peers,
         is_joining=read_choice(values, "shaketableJoin", TRUTH, "false"),
-        checks_invariants=read_choice(values, "shaketableInvariants", TRUTH, "false"),
         reach=_peers(values, "shaketableReach"),
         ack_policy=read_choice(values, "flushDiskType", ACK_POLICIES, "SYNC_FLUSH"),
         raft=raft,
@@ -260,6 +258,7 @@ def _common(values: Mapping[str, str], self_id: str) -> NodeConfig:
         host=host,
         data_file_bytes=read_number(values, "mappedFileSizeCommitLog", 1 << 30, 4096, 1 << 40),
         index_file_bytes=read_units(values, "mappedFileSizeIndex", 160 << 20, INDEX_UNIT_BYTES),
+        checks_invariants=read_choice(values, "shaketableInvariants", TRUTH, "false"),
         disk=read_choice(values, "shaketableDisk", {disk: disk for disk in DISKS}, "real"),
         seed=values.get("shaketableSeed", ""),
         mutant=values.get("shaketableMutant", ""),

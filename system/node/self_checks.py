@@ -34,11 +34,11 @@ from shaketable.system.invariants.queues import (
 from shaketable.system.invariants.steps import Steps
 from shaketable.system.invariants.stickiness import LeaderStickiness
 from shaketable.system.invariants.ticks import Ticks
-from shaketable.system.invariants.violated import Violated
+from shaketable.system.invariants.violated import Violated, as_invariant_error
 from shaketable.system.mutants import Mutant
 from shaketable.system.node.watched_broker import watched
 from shaketable.system.raft.core import RaftCore
-from shaketable.system.raft.protocol import InvariantError, Message, Role, SaveState, Write
+from shaketable.system.raft.protocol import Message, Role, SaveState, Write
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.state_files import HardState
 
@@ -88,7 +88,7 @@ class SelfWatch:
     def handled(self) -> None:
         """Check what the member decided after an input. Raises InvariantError."""
         if self._steps is not None:
-            with _as_invariant_error():
+            with as_invariant_error():
                 self._steps.handled()
 
     def ticked(self, broker: Broker, now_ms: float) -> None:
@@ -98,7 +98,7 @@ class SelfWatch:
             return
         core = broker.core
         assert isinstance(core, RaftCore), "this is a member of a group"
-        with _as_invariant_error():
+        with as_invariant_error():
             check_answered(self.name, broker, now_ms)
             check_woken(self.name, broker)
             check_bounds(self.name, broker, core)
@@ -126,7 +126,7 @@ class SelfWatch:
         if self._steps is None:
             return
         stalled_ms = 1.0 if self._writes else 0.0  # for how long is not judged here
-        with _as_invariant_error():
+        with as_invariant_error():
             self._steps.stepped(
                 effects.writes, effects.messages, now_ms, stalled_ms=stalled_ms, inputs=inputs
             )
@@ -140,7 +140,7 @@ class SelfWatch:
         """Note what is durable. Raises InvariantError: the disk has not seen it."""
         if self._first_write is None:
             return
-        with _as_invariant_error():
+        with as_invariant_error():
             check_carried_out(self.name, write_seq, self._first_write + self._carried_out - 1)
         done = write_seq - self._first_write + 1 - self._synced
         self._synced += done
@@ -161,14 +161,6 @@ class SelfWatch:
             self._steps.disk_full(is_full)
 
 
-@contextmanager
-def _as_invariant_error() -> Iterator[None]:
-    try:
-        yield
-    except Violated as found:
-        raise InvariantError(str(found)) from found
-
-
 def self_checked(parts: Mutant, watch: SelfWatch, folder: str, unsynced: Unsynced) -> Mutant:
     """Return the same parts, with a broker and a log writer that `watch` checks.
 
@@ -180,13 +172,13 @@ def self_checked(parts: Mutant, watch: SelfWatch, folder: str, unsynced: Unsynce
             left: Sequence[Write] = super().carry_out(writes)
             watch.carried_out(len(writes) - len(left))
             if not left:
-                with _as_invariant_error():
+                with as_invariant_error():
                     self._check(writes)
             return left
 
         def advance_watermark(self) -> None:
             super().advance_watermark()
-            with _as_invariant_error():
+            with as_invariant_error():
                 check_marked(watch.name, self.log, self._data())
 
         def _check(self, writes: Sequence[Write]) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from master_slave_brokers import HALink, MasterSlaveBroker
 
 from shaketable.system.master_slave.core import MasterSlaveCore
+from shaketable.system.raft.protocol import InvariantError
 from shaketable.system.remoting.codes import ResponseCode
 
 DEATHS = [("master dies",), ("slave dies",)]
@@ -108,5 +109,5 @@ def test_a_master_that_counts_what_it_sent_is_found(monkeypatch) -> None:
     monkeypatch.setattr(
         MasterSlaveCore, "slaves_position", property(lambda core: core.written_position)
     )
-    with pytest.raises(AssertionError):
+    with pytest.raises(InvariantError, match="acknowledged-is-copied"):
         live([("connect",), ("settle",), ("send", 2, 300)])

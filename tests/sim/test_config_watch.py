@@ -12,9 +12,9 @@ from shaketable.system import mutants
 from shaketable.system.broker.broker_state import BrokerState
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.reput import BrokerTables
+from shaketable.system.invariants.saved_files import SavedFiles, older_offset
 from shaketable.system.invariants.violated import Violated
 from shaketable.system.master_slave.config_files import TOPICS, encode_tables, load_tables
-from shaketable.system.sim.trio_world.watch import SavedFiles, _older_offset
 from shaketable.system.store.disk import DiskFailed, StoreError
 from shaketable.system.store.group_events import TOPIC_QUEUE
 from tests.sim.test_master_slave_invariants import play, send, tried
@@ -79,7 +79,7 @@ def test_a_file_that_cannot_be_read_is_told_unless_the_disk_fails() -> None:
     ],
 )
 def test_the_offset_that_is_older_is_named(saved: object, loaded: object, said: str) -> None:
-    assert _older_offset(loaded, saved) == (f"{said} been saved" if said else "")
+    assert older_offset(loaded, saved) == (f"{said} been saved" if said else "")
 
 
 def test_a_count_of_changes_that_falls_is_told() -> None:

@@ -14,6 +14,10 @@ from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.master_slave.core import BrokerRole, MasterSlaveConfig, PlainLogView
 from shaketable.system.master_slave.mode import master_slave_mode
 from shaketable.system.mutants import HEALTHY, Mutant
+from shaketable.system.node.master_slave.self_checks import (
+    MasterSlaveSelfWatch,
+    self_checked_master_slave,
+)
 from shaketable.system.raft.protocol import Write
 from shaketable.system.remoting.command import Command, encode_command
 from shaketable.system.remoting.requests import decode_request
@@ -24,7 +28,10 @@ from shaketable.system.store.plain_commit_log import PlainCommitLog
 
 
 class MasterSlaveBroker:
-    """One broker on a simulated disk. Its writes and flushes can be held up."""
+    """One broker on a simulated disk. Its writes and flushes can be held up.
+
+    It checks itself, as in campaigns, if it is healthy or `checks_itself`.
+    """
 
     def __init__(
         self,
@@ -37,8 +44,9 @@ class MasterSlaveBroker:
         transfer_bytes_max: int = 32 << 10,
         topics_max: int = 10_000,
         mutant: Mutant = HEALTHY,
+        checks_itself: bool = False,
     ) -> None:
-        self.mutant = mutant
+        self.bug = mutant
         self.disk = disk or SimDisk()
         self.config = MasterSlaveConfig(
             BrokerRole(role),
@@ -47,6 +55,10 @@ class MasterSlaveBroker:
             transfer_bytes_max=transfer_bytes_max,
             tail_bytes_max=2000,
         )
+        self.watch = MasterSlaveSelfWatch(role, self.config)
+        if checks_itself or mutant is HEALTHY:
+            mutant = self_checked_master_slave(mutant, self.watch)
+        self.mutant = mutant
         self.limits = BrokerConfig(
             data_file_bytes=FILE_BYTES,
             store_host=HOST,
@@ -61,6 +73,7 @@ class MasterSlaveBroker:
         self._writes: list[Write] = []
         self._write_seq = 0
         self.log = PlainCommitLog.open(self.disk, ROOT, f"{ROOT}/commitlog", FILE_BYTES)
+        self.watch.started(self.log)
         self.writer = LogWriter(self.log, "page-cache")
         self.files = CheckpointFiles(self.disk, ROOT, ROOT, ranges_of, queue_file_bytes=200)
         checkpoint = self.files.load(self.log)
@@ -83,7 +96,7 @@ class MasterSlaveBroker:
             self.config.role.value,
             disk=disk,
             is_sync_flush=self.config.is_sync_flush,
-            mutant=self.mutant,
+            mutant=self.bug,
         )
 
     def pump(self) -> bool:

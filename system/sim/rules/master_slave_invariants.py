@@ -11,16 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from shaketable.system.invariants.durability import acknowledged_positions
 from shaketable.system.invariants.violated import Violated
 from shaketable.system.master_slave.core import BrokerRole, MasterSlaveConfig
 from shaketable.system.raft.protocol import Append, Compact, Install, Write
-from shaketable.system.remoting.codes import ResponseCode
-from shaketable.system.remoting.command import Frame, decode_command
 from shaketable.system.store.plain_commit_log import PlainCommitLog
 
-POSITION_HEX_DIGITS = 16
-"""A message id ends with the message's position in the log (RocketMQ's MessageDecoder)."""
-_HEADER_AT = 8
 _SIZE_BYTES = 4
 """A stored message starts with its size."""
 
@@ -215,13 +211,8 @@ class MasterSlaveInvariants:
 
     def replied(self, shadow: MasterSlaveShadow, reply: bytes) -> None:
         """A client gets a reply: an acknowledged message is stored where the mode promises."""
-        header_end = _HEADER_AT + int.from_bytes(reply[5:_HEADER_AT], "big")
-        view = memoryview(reply)
-        answer = decode_command(Frame(reply[4], view[_HEADER_AT:header_end], view[header_end:]))
-        if answer.code != ResponseCode.SUCCESS or "msgId" not in answer.ext:
-            return
-        for message_id in answer.ext["msgId"].split(","):
-            self._check_kept(shadow, int(message_id[-POSITION_HEX_DIGITS:], 16))
+        for position in acknowledged_positions(reply):
+            self._check_kept(shadow, position)
 
     def _check_kept(self, shadow: MasterSlaveShadow, position: int) -> None:
         config = shadow.config

@@ -430,6 +430,14 @@ PROMISES: dict[str, Promise] = {
         "A broker without a group recovers what it wrote; after a loss of power, what it flushed.",
         "Messages that it has acknowledged would be gone, or others be in their place.",
     ),
+    "reports-fit-what-was-sent": Promise(
+        "A master counts as copied only what it has sent to a slave.",
+        "It acknowledges what no slave has, and loses it with its own disk.",
+    ),
+    "reported-is-stored": Promise(
+        "A slave reports only what it has written; with SYNC_FLUSH, what it has flushed.",
+        "Its master takes for a copy what ends with the slave's process.",
+    ),
     "slave-copies-master": Promise(
         "A slave has its master's bytes, and no others.",
         "A member that takes over from it reads messages that no client sent.",

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import trio
 
 from shaketable.system.broker.broker import Broker
+from shaketable.system.invariants.saved_files import SavedFiles
 from shaketable.system.invariants.violated import Violated
 from shaketable.system.mutants import Mutant
 from shaketable.system.node.assembly import assemble
@@ -42,7 +43,7 @@ from shaketable.system.sim.trio_world.clocks import (
     ProcessClock,
 )
 from shaketable.system.sim.trio_world.tcp_network import SimSocket, TcpNetwork
-from shaketable.system.sim.trio_world.watch import MasterSlaveWatch, SavedFiles, Watch
+from shaketable.system.sim.trio_world.watch import MasterSlaveWatch, Watch
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.disk import StoreError
 
