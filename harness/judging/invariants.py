@@ -135,7 +135,8 @@ def _why_excused(finding: Finding, context: CheckContext, left: tuple[str, ...])
     of_liveness = invariant in liveness.OF_NODES | liveness.OF_CALLS | OF_CLIENTS
     if of_liveness and (stuck := sorted({*left} - {liveness.NEW_DISK})):
         return f"{', '.join(stuck)} could not be undone"
-    begins_anew = invariant in liveness.OF_NODES or finding.kind == UNHARMED
+    # A node whose disk was replaced begins anew, and its own rules hold for it as before.
+    begins_anew = invariant in liveness.OF_NODES or finding.kind in (UNHARMED, OWN)
     withstood = {liveness.NEW_DISK} if begins_anew else frozenset()
     return _why_unpromised(context, finding.details["at_ns"], withstood)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shaketable.harness import discovery
-from shaketable.harness.contracts.abilities import ENDED_UNHARMED, Broken
+from shaketable.harness.contracts.abilities import BROKE_RULE, ENDED_UNHARMED, Broken
 from shaketable.harness.contracts.plugins import CheckContext, FaultWindow, Target
 from shaketable.harness.contracts.verdict import Outcome, Verdict
 from shaketable.harness.history.run_folder import RunFolder
@@ -136,3 +136,24 @@ def test_an_end_by_itself_of_a_node_that_nothing_was_done_to_is_a_violation(tmp_
     )
     lost = judged(tmp_path, exits=(ended,), target="async-replication", faults=("power",))
     assert lost.outcome is Outcome.VALID
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome"),
+    [("wipe", Outcome.INVALID), ("rollback", Outcome.VALID), ("power", Outcome.VALID)],
+)
+def test_a_lost_disk_excuses_no_broken_rule_of_a_nodes_own(
+    tmp_path: Path, fault: str, outcome: Outcome
+) -> None:
+    ended: dict[str, object] = {
+        "node": "n0",
+        "incarnation": 2,
+        "returncode": 70,
+        "last_line": "level=ERROR event=stopped error=saved-is-loaded: it begins with none",
+        "at_ns": 9 * S,
+        "cause": BROKE_RULE,
+        "excuse": "",
+    }
+    verdict = judged(tmp_path, exits=(ended,), target="multi-master", faults=(fault,))
+    assert verdict.outcome is outcome
+    assert [each.kind for each in (*verdict.findings, *verdict.observed)] == ["rule-broken"]
