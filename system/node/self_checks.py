@@ -25,6 +25,7 @@ from shaketable.system.invariants.durability import (
     check_state,
     note_synced,
 )
+from shaketable.system.invariants.elections import LeaderStickiness
 from shaketable.system.invariants.queues import (
     check_answered,
     check_bounds,
@@ -32,7 +33,6 @@ from shaketable.system.invariants.queues import (
     check_woken,
 )
 from shaketable.system.invariants.steps import Steps
-from shaketable.system.invariants.stickiness import LeaderStickiness
 from shaketable.system.invariants.ticks import Ticks
 from shaketable.system.invariants.violated import Violated, as_invariant_error
 from shaketable.system.mutants import Mutant

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from shaketable.system.broker.limits import DataFile, ExpiryConfig
 from shaketable.system.invariants.durability import note_synced
-from shaketable.system.invariants.stickiness import LeaderStickiness
+from shaketable.system.invariants.elections import LeaderStickiness
 from shaketable.system.invariants.violated import Violated
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.protocol import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from shaketable.system.invariants.stickiness import LeaderStickiness
+from shaketable.system.invariants.elections import LeaderStickiness
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.protocol import (
     Batch,
