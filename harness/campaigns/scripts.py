@@ -278,7 +278,7 @@ def _check_change(change: ClockChange) -> None:
 def _check_shape(shape: LinkShape) -> None:
     shares = {name: getattr(shape, name) for name in ("loss", "duplicate", "reorder", "corrupt")}
     _within(shares, 0.0, 1.0)
-    names = ("delay_ms", "jitter_ms", "rate_bytes_s", "reset_every_ms")
+    names = ("delay_ms", "jitter_ms", "rate_bytes_s", "mtu_bytes", "reset_every_ms")
     _within({name: getattr(shape, name) for name in names}, 0.0)
 
 

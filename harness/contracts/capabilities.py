@@ -33,6 +33,7 @@ class Capability(StrEnum):
     DELAY = "delay"
     LOSS = "loss"
     RATE = "rate"
+    MTU = "mtu"
     RESET = "reset"
     HALF_OPEN = "half-open"
     DUPLICATE = "duplicate"
@@ -168,6 +169,7 @@ class LinkShape:
         loss, duplicate, reorder, corrupt: the share that is lost, duplicated, reordered, or has a
             bit flipped.
         rate_bytes_s: bandwidth in bytes a second; 0: unlimited.
+        mtu_bytes: larger packets (chunks, with their headers) are dropped silently; 0: none is.
         reset_every_ms: mean interval between resets of all connections; 0: never.
         half_open: one end of each connection is closed, and the other end gets no FIN or RST.
         seed: seeds all random choices.
@@ -180,6 +182,7 @@ class LinkShape:
     reorder: float = 0.0
     corrupt: float = 0.0
     rate_bytes_s: float = 0.0
+    mtu_bytes: float = 0.0
     reset_every_ms: float = 0.0
     half_open: bool = False
     seed: str = ""
@@ -194,6 +197,7 @@ class LinkShape:
             Capability.REORDER: self.reorder,
             Capability.CORRUPT: self.corrupt,
             Capability.RATE: self.rate_bytes_s,
+            Capability.MTU: self.mtu_bytes,
             Capability.RESET: self.reset_every_ms,
             Capability.HALF_OPEN: self.half_open,
         }

@@ -17,6 +17,7 @@ FAULTS_OF_LINKS: Final = frozenset(
         "flap",
         "delay",
         "slow-link",
+        "mtu",
         "reset",
         "half-open",
         "loss",

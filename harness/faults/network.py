@@ -428,6 +428,33 @@ SLOW_LINK = LinkFault(
 )
 
 
+# MTU: packets that are too large are dropped silently, and small ones pass, so that a connection
+# answers heartbeats until something large is sent on it, and then stalls.
+#
+# Source: RFC 2923, section 2.1 (black holes of path MTU discovery); `iptables -m length`.
+
+MTUS_BYTES = (200.0, 600.0, 1_200.0)
+"""From one that heartbeats pass to one that stops full segments alone."""
+
+
+def _draw_mtu(rng: Random) -> Json:
+    return {"mtu_bytes": rng.choice(MTUS_BYTES)}
+
+
+def _phrase_mtu(shape: LinkShape) -> str:
+    return f"drop packets of more than {shape.mtu_bytes:,.0f} bytes"
+
+
+MTU = LinkFault(
+    name="mtu",
+    summary="Drop large packets between nodes silently, and let small ones pass.",
+    needs=frozenset({Capability.MTU}),
+    draw_shape=_draw_mtu,
+    phrase=_phrase_mtu,
+    judge=judge_count("dropped", "were too large"),
+)
+
+
 # Reset: all connections between nodes are reset now and then; data in flight is lost.
 #
 # Source: toxiproxy's reset_peer; HARNESSES.md section 5.
@@ -572,5 +599,5 @@ CORRUPT = LinkFault(
 
 
 PLUGINS = (
-    PARTITION, FLAP, DELAY, LOSS, SLOW_LINK, RESET, HALF_OPEN, DUPLICATE, REORDER, CORRUPT,
+    PARTITION, FLAP, DELAY, LOSS, SLOW_LINK, MTU, RESET, HALF_OPEN, DUPLICATE, REORDER, CORRUPT,
 )  # fmt: skip

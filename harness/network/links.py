@@ -226,6 +226,8 @@ LATE_BYTES_MAX: Final = 1 << 20
 PIECE_S: Final = 0.05
 """A slow link releases what it carries in this time, and no more at once."""
 PIECE_BYTES_MIN: Final = 512
+HEADER_BYTES: Final = 52
+"""Of a packet with a chunk: IP and TCP with timestamps."""
 LATE_MIN_S: Final = 0.001
 """A shorter delay is not counted as delayed: the proxy's own work takes time."""
 
@@ -238,6 +240,7 @@ class ShapeCounters:
     chunks: int = 0
     delayed: int = 0
     delay_ms: float = 0.0
+    dropped: int = 0
     resets: int = 0
     half_open: int = 0
     unread: Callable[[], int] = field(default=lambda: 0)
@@ -249,6 +252,7 @@ class ShapeCounters:
             "chunks": self.chunks,
             "delayed": self.delayed,
             "delay_ms_mean": round(self.delay_ms / self.delayed, 3) if self.delayed else 0.0,
+            "dropped": self.dropped,
             "resets": self.resets,
             "half_open": self.half_open,
             "unread": self.unread(),
@@ -372,11 +376,15 @@ class Lane:
         share = on[0].rng.random() if on else 0.0
         self._late.append(_Late(memoryview(data), now_s, share))
         self._bytes += len(data)
+        for applied in on:
+            applied.counters.dropped += _is_too_large(data, applied.shape)
 
     def due_s(self) -> float:
         """Return when the next piece may go on (trio's time), by the shapes now in force."""
         assert self._late, "nothing is late"
         head, on = self._late[0], self._shapes.on(self._link)
+        if any(_is_too_large(head.data, applied.shape) for applied in on):
+            return math.inf  # it is sent again in vain, and all after it waits for it
         late_s = sum(_delay_s(applied.shape, head.share) for applied in on)
         free_s = (applied.free_s.get(self._link, -math.inf) for applied in self._slow())
         # Not before the previous piece: a stream stays in order whatever the jitter.
@@ -415,6 +423,10 @@ class Lane:
             if late_s >= LATE_MIN_S:
                 counters.delayed += 1
                 counters.delay_ms += late_s * 1e3
+
+
+def _is_too_large(data: bytes | memoryview, shape: LinkShape) -> bool:
+    return 0 < shape.mtu_bytes < len(data) + HEADER_BYTES
 
 
 def _delay_s(shape: LinkShape, share: float) -> float:

@@ -200,7 +200,8 @@ class PacketLinks:
         for one in way.shapes:
             shape, counters, random = one.shape, one.counters, one.rng.random
             counters.meet(frame)
-            if shape.loss and random() < shape.loss:
+            too_large = 0 < shape.mtu_bytes < len(frame) - ETHERNET_BYTES
+            if too_large or (shape.loss and random() < shape.loss):
                 counters.dropped += 1
                 return
             if shape.corrupt and random() < shape.corrupt:

@@ -37,6 +37,7 @@ CAPABILITIES: Final = (
     Capability.DELAY,
     Capability.LOSS,
     Capability.RATE,
+    Capability.MTU,
     Capability.RESET,
     Capability.HALF_OPEN,
     Capability.DUPLICATE,
@@ -258,6 +259,17 @@ def _rate(wire: Wire) -> Probed:
     return Probed(works, f"{rate / 1e3:.0f} kB/s of {RATE_BYTES_S / 1e3:g}")
 
 
+def _mtu(wire: Wire) -> Probed:
+    with wire.shaped(LinkShape(mtu_bytes=600.0)) as shape:
+        wire.send(DATAGRAMS // 2, 100)
+        wire.send(DATAGRAMS // 2, 1000)
+        wire.until(shape, "packets")
+        dropped = wire.network.shaped(shape)["dropped"]
+    came = len(wire.receive())
+    works = dropped == DATAGRAMS // 2 == came
+    return Probed(works, f"{dropped} large ones dropped, {came} small ones came")
+
+
 def _reset(wire: Wire) -> Probed:
     near, far = wire.connection()
     with near, far, wire.shaped(LinkShape(reset_every_ms=3_600_000)):
@@ -297,6 +309,7 @@ TRIALS: Final[Mapping[Capability, Callable[[Wire], Probed]]] = {
     Capability.DELAY: _delay,
     Capability.LOSS: _loss,
     Capability.RATE: _rate,
+    Capability.MTU: _mtu,
     Capability.RESET: _reset,
     Capability.HALF_OPEN: _half_open,
     Capability.DUPLICATE: _duplicate,

@@ -240,6 +240,7 @@ PROCESS: Mapping[Capability, Support] = {
             Capability.CUT,
             Capability.DELAY,
             Capability.RATE,
+            Capability.MTU,
             Capability.RESET,
             Capability.HALF_OPEN,
         ),
@@ -261,7 +262,7 @@ SIM: Mapping[Capability, Support] = {
     **dict.fromkeys(
         (Capability.DELAY, Capability.LOSS, Capability.RATE, Capability.RESET, Capability.HALF_OPEN)
     ),
-    **dict.fromkeys((Capability.REORDER, Capability.CORRUPT)),
+    **dict.fromkeys((Capability.MTU, Capability.REORDER, Capability.CORRUPT)),
     Capability.NAME_SERVERS: _name_servers,
     Capability.NAME_SERVER_PROCESSES: _name_servers,
     Capability.CLIENT_LINKS: None,

@@ -46,6 +46,7 @@ from shaketable.system.sim.schedules.faults import (
     Cut,
     LinkFault,
     LossyLink,
+    LowMtu,
     NarrowLink,
     Reorder,
     SlowLink,
@@ -482,7 +483,7 @@ class ShapedLinks:
             "chunks": self._chunks,
             "delayed": self._delayed,
             "delay_ms_mean": round(mean_ms, 3),
-            "dropped": self._lost if self._shape.loss else 0,
+            "dropped": self._lost if self._shape.loss or self._shape.mtu_bytes else 0,
             "corrupted": self._lost if self._shape.corrupt and not self._shape.loss else 0,
             "reordered": self._overtaken if self._shape.reorder else 0,
             "resets": self._resets,
@@ -543,6 +544,8 @@ def _faults(links: tuple[Link, ...], shape: LinkShape) -> list[LinkFault]:
         found.append(
             NarrowLink(start_ms=0, duration_ms=0, links=links, bytes_per_s=shape.rate_bytes_s)
         )
+    if shape.mtu_bytes:
+        found.append(LowMtu(start_ms=0, duration_ms=0, links=links, mtu_bytes=shape.mtu_bytes))
     return found
 
 

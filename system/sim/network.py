@@ -6,6 +6,7 @@ arrive after it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from shaketable.system.raft.protocol import Message
@@ -15,6 +16,7 @@ from shaketable.system.sim.schedules.faults import (
     Duplicate,
     LinkFault,
     LossyLink,
+    LowMtu,
     NarrowLink,
     Reorder,
     SlowLink,
@@ -44,6 +46,7 @@ class Link:
         "jitter_ms",
         "late_ms",
         "loss",
+        "mtu_bytes",
         "notes",
         "reorder",
         "slow_ms",
@@ -66,6 +69,7 @@ class Link:
         self.is_cut = False
         self.slow_ms = self.loss = self.duplicate = self.reorder = self.late_ms = 0.0
         self.bytes_per_ms = 0.0
+        self.mtu_bytes = math.inf
         for fault in self._faults:
             if isinstance(fault, Cut):
                 self.is_cut = True
@@ -81,6 +85,8 @@ class Link:
             elif isinstance(fault, NarrowLink):
                 rate = fault.bytes_per_s / 1e3
                 self.bytes_per_ms = min(rate, self.bytes_per_ms or rate)
+            elif isinstance(fault, LowMtu):
+                self.mtu_bytes = min(self.mtu_bytes, fault.mtu_bytes)
         self.is_wrong = bool(self._faults)
 
     def add_fault(self, fault: LinkFault) -> None:

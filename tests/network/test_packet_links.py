@@ -171,6 +171,15 @@ def test_a_slow_link_spaces_packets_and_drops_what_waits_too_long() -> None:
     assert came[-1] <= packet_links.RATE_QUEUE_S + 0.02
 
 
+def test_only_packets_that_are_too_large_are_dropped() -> None:
+    at = links()
+    shape = at.shape([AB], LinkShape(mtu_bytes=200), 0.0)
+    for size in (160, 161, 10, 1400):  # beside 20 bytes of IP and 20 of TCP
+        at.take(AB, frame(AB, bytes(size)), 0.0)
+    assert [len(data) - 54 for _, data in drained(at, 1.0)] == [160, 10]
+    assert at.shaped(shape)["dropped"] == 2
+
+
 def test_a_packet_that_a_slower_shape_drops_takes_nothing_of_the_faster_one() -> None:
     at = links()
     fast = at.shape([AB], LinkShape(rate_bytes_s=10_000), 0.0)

@@ -75,6 +75,28 @@ def test_a_slow_link_lets_little_through_and_all_at_once_when_it_is_well() -> No
     run(scenario)
 
 
+def test_what_is_too_large_stalls_its_connection_until_the_fault_is_over() -> None:
+    async def scenario() -> None:
+        async with rig("a", "b") as r:
+            a, b = await r.pair("a", "b")
+            other, far = await r.pair("a", "b")
+            shape = r.network.shape([AB], LinkShape(mtu_bytes=600))
+            await a.stream.send_all(b"small")
+            await b.until(lambda peer: bytes(peer.got) == b"small")
+            await a.stream.send_all(bytes(1000))
+            await settle()
+            await a.stream.send_all(b"small too")
+            await other.stream.send_all(b"elsewhere")
+            await far.until(lambda peer: bytes(peer.got) == b"elsewhere")
+            assert bytes(b.got) == b"small"
+            assert r.network.shaped(shape)["dropped"] == 1
+            r.network.unshape(shape)
+            await b.until(lambda peer: len(peer.got) == 5 + 1000 + 9)
+            assert bytes(b.got) == b"small" + bytes(1000) + b"small too"
+
+    run(scenario)
+
+
 def test_the_end_of_a_stream_is_late_as_well() -> None:
     async def scenario() -> None:
         async with rig("a", "b") as r:

@@ -97,6 +97,7 @@ def test_a_delay_is_as_long_as_asked(tmp_path: Path) -> None:
         (LinkShape(corrupt=0.3), "corrupted"),
         (LinkShape(reorder=0.3), "reordered"),
         (LinkShape(rate_bytes_s=2000), "delayed"),
+        (LinkShape(mtu_bytes=200), "dropped"),
         (LinkShape(reset_every_ms=500), "resets"),
         (LinkShape(half_open=True), "unread"),
     ],

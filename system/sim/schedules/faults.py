@@ -122,6 +122,12 @@ class NarrowLink(LinkFault, frozen=True, tag="narrow_link"):
     bytes_per_s: float
 
 
+class LowMtu(LinkFault, frozen=True, tag="low_mtu"):
+    """Larger segments are dropped silently. Only for connections; no schedule generates it."""
+
+    mtu_bytes: float
+
+
 class ClockRate(NodeFault, frozen=True, tag="clock_rate"):
     """The node's clocks run at that rate (1.0 is correct)."""
 

@@ -368,9 +368,9 @@ class TcpLink(Link):
 
     def remove_fault(self, fault: LinkFault) -> None:
         """End a fault on this link."""
-        was_cut = self.is_cut
+        was_cut, mtu_bytes = self.is_cut, self.mtu_bytes
         super().remove_fault(fault)
-        if was_cut and not self.is_cut:
+        if not self.is_cut and (was_cut or self.mtu_bytes > mtu_bytes):
             self._on_healed(self)
             self.resets = False
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from itertools import takewhile
 from typing import Protocol
 
 from shaketable.system.sim.network import Link
@@ -21,6 +22,8 @@ RETRANSMISSION_MS = 200.0
 """Linux's minimum retransmission timeout: the delay of each loss of a segment."""
 LOSSES_MAX = 4
 """Most losses of one segment; there is no back-off, so that a healed link recovers soon."""
+HEADER_BYTES = 52
+"""Of each segment's packet: IP and TCP with timestamps."""
 SPLIT_CHANCE = 0.05
 """Probability that a send arrives in two pieces, so that frames are split."""
 CHOP_CHANCE = 0.5
@@ -153,6 +156,7 @@ class Pipe:
             while losses < LOSSES_MAX and link.loss and random() < link.loss:
                 delay_ms += RETRANSMISSION_MS
                 losses += 1
+            losses += self._is_stuck(segment)
             delay_ms += self._queue_ms(_size(segment), delay_ms)
             for note in link.notes:
                 note(_size(segment), delay_ms - sound_ms, losses, is_overtaken)
@@ -169,17 +173,22 @@ class Pipe:
         return link.free_ms - at_ms
 
     def _arrive(self, segment: Segment) -> None:
-        if self.link.is_cut or self.held:
+        if self._is_stuck(segment) or self.held:
             self.held.append(segment)
             self.held_bytes += _size(segment)
         else:
             self._deliver(segment)
 
     def _deliver_held(self) -> None:
-        if not self.link.is_cut:
-            held, self.held, self.held_bytes = self.held, [], 0
-            for segment in held:
-                self._deliver(segment)
+        passing = [*takewhile(lambda segment: not self._is_stuck(segment), self.held)]
+        self.held = self.held[len(passing) :]
+        self.held_bytes = sum(map(_size, self.held))
+        for segment in passing:
+            self._deliver(segment)
+
+    def _is_stuck(self, segment: Segment) -> bool:
+        """Return whether a segment does not get through, however often it is sent again."""
+        return self.link.is_cut or _size(segment) + HEADER_BYTES > self.link.mtu_bytes
 
     def _deliver(self, segment: Segment) -> None:
         self._trace(segment)
