@@ -165,10 +165,11 @@ def test_the_same_seed_gives_the_same_history_and_files(
     assert dict(digests(other.folder)) != dict(digests(run[0].folder))
 
 
-def test_a_planted_bug_is_found_by_the_checkers(tmp_path: Path) -> None:
-    result, _, campaign = play(
-        tmp_path, mutant="ack-before-quorum", faults=("partition", "kill"), rate_hz=200.0
-    )
+@pytest.mark.parametrize("faults", [("partition", "kill"), ("mtu",)], ids=["partition", "mtu"])
+def test_a_planted_bug_is_found_by_the_checkers(tmp_path: Path, faults: tuple[str, ...]) -> None:
+    healthy, _, campaign = play(tmp_path / "healthy", faults=faults, rate_hz=200.0)
+    assert judged(healthy.folder, campaign)["durability"] is True
+    result, _, campaign = play(tmp_path, mutant="ack-before-quorum", faults=faults, rate_hz=200.0)
     assert judged(result.folder, campaign)["durability"] is False
 
 
