@@ -7,7 +7,7 @@ too.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -94,9 +94,7 @@ class Stats:
             return Verdict(NAME, Outcome.UNKNOWN, "no operations at all", counts=counts, data=data)
         if never:
             summary += f"; not a single ok {' or '.join(never)}"
-            why = [each for each in data["errors"] if each["f"] in never]
-            if why and why[0]["error"] != OTHER_ERRORS:
-                summary += f"; the most frequent error: {why[0]['error']}"
+            summary += _most_frequent_error((part["errors"] for part in parts), never)
         outcome = Outcome.UNKNOWN if never else Outcome.VALID
         return Verdict(NAME, outcome, summary, counts=counts, data=data)
 
@@ -170,6 +168,19 @@ def _top_errors(parts: Iterable[list[list[Any]]]) -> list[dict[str, Any]]:
         {"f": f, "outcome": outcome, "error": error, "count": count}
         for (f, outcome, error), count in ranked[:ERRORS_MAX]
     ]
+
+
+def _most_frequent_error(parts: Iterable[list[list[Any]]], never: Collection[str]) -> str:
+    """Say what most often kept operations from being ok of which none was; "" if unknown."""
+    total: Counter[tuple[str, str]] = Counter()
+    for part in parts:
+        for f, _, error, count in part:
+            if f in never and error != OTHER_ERRORS:
+                total[error, f] += count
+    if not total:
+        return ""
+    (error, f), _ = total.most_common(1)[0]
+    return f"; the most frequent error: {error} (of {f})"
 
 
 def _add(parts: Iterable[Mapping[str, int]]) -> Counter[str]:

@@ -10,7 +10,13 @@ from typing import Any, Final
 
 from shaketable.system.broker.reput import BrokerTables
 from shaketable.system.invariants.violated import Violated
-from shaketable.system.master_slave.config_files import DELAYS, OFFSETS, TOPICS, encode_tables
+from shaketable.system.master_slave.config_files import (
+    DELAYS,
+    FILE_BYTES_MAX,
+    OFFSETS,
+    TOPICS,
+    encode_tables,
+)
 from shaketable.system.remoting.fastjson import loads
 from shaketable.system.store.disk import DiskFailed, DiskFull, StoreError
 from shaketable.system.store.group_events import OFFSET_QUEUE, TOPIC_QUEUE
@@ -35,7 +41,8 @@ class SavedFiles:
         if name in WATCHED:
             self._pending.setdefault(name, []).append(table_of(data))
         if name in COUNTED:
-            self._pending_counts[name] = loads(data).get("dataVersion", {}).get("counter", 0)
+            body = loads(data, bytes_max=FILE_BYTES_MAX)
+            self._pending_counts[name] = body.get("dataVersion", {}).get("counter", 0)
 
     def done(self, name: str) -> None:
         """The file has been replaced."""
@@ -65,7 +72,7 @@ class SavedFiles:
 
 def table_of(data: bytes) -> Any:
     """Return the offsets in a file, by group and queue, or by level."""
-    return loads(data)[TABLE]
+    return loads(data, bytes_max=FILE_BYTES_MAX)[TABLE]
 
 
 def older_offset(loaded: Any, saved: Any, of: str = "") -> str:

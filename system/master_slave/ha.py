@@ -75,7 +75,7 @@ class SlaveConnection:
             self._check(first, self._core.sent_position)
             self._next = self._start_position(first)
         (position,) = REPORT.unpack_from(self._buffer, whole - REPORT.size)
-        self._check(position, self._next)
+        self._check(position, min(self._next, self._core.sent_position))
         self._buffer = self._buffer[whole:]
         self._core.slave_reported(self._number, position)
 

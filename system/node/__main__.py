@@ -1,6 +1,6 @@
 """`python -m shaketable.system.node -c broker.conf [KEY=VALUE ...]`: one member of a broker group.
 
-A KEY=VALUE on the command line comes before that of the file, and can replace the file.
+A KEY=VALUE on the command line overrides the file's; the file may be left out.
 
 Ends with 0 on SIGTERM or SIGINT, 1 when the operating system refused it a resource, 2 for a bad
 configuration, a port or a store folder in use, 65 when the log is damaged, 70 when a rule of its
@@ -60,8 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a node until it is stopped by a signal or an error; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m shaketable.system.node", description=__doc__)
     parser.add_argument("-c", "--config", type=Path, help="broker.conf to read")
-    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="before those of the file")
-    arguments = parser.parse_args(argv)
+    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="overrides the file's")
+    arguments = parser.parse_intermixed_args(argv)
     if arguments.config is None and not arguments.settings:
         parser.error("nothing is configured: give -c broker.conf, or settings KEY=VALUE")
     logging.basicConfig(

@@ -148,7 +148,7 @@ _OPTIONAL = (
 
 
 def load(path: Path | None, settings: Sequence[str] = ()) -> NodeConfig:
-    """Read a broker.conf, and settings `key=value` that come before the file's. Raises ConfigError.
+    """Read a broker.conf, and settings `key=value` that override it. Raises ConfigError.
 
     Without a file the settings are all there is.
     """
@@ -166,7 +166,7 @@ def load(path: Path | None, settings: Sequence[str] = ()) -> NodeConfig:
         sources.append("the command line")
         for setting in settings:
             key, equals, value = setting.partition("=")
-            if not equals:
+            if not (key.strip() and equals and setting.isprintable()):
                 raise ConfigError(f"the command line: {setting!r} is not KEY=VALUE")
             values[key.strip()] = value.strip()
     try:

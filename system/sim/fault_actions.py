@@ -62,6 +62,10 @@ RESTART_AFTER_MS = 300.0
 """How soon a process that ended by itself is restarted."""
 
 
+TAKES_MEMBER = (RemoveMember, ReplaceMember, Wipe, BitRot, DamageFile)
+"""Faults after which a member may have to be replaced."""
+
+
 class FaultyMember(Protocol):
     """What faults do to a member, or need to know of it."""
 
@@ -216,7 +220,7 @@ class FaultActions(Generic[Member]):
             if self._apply_to_links(fault):
                 self._count(fault)
         elif isinstance(fault, NodeFault):
-            for member in self._members_of(fault.node):
+            for member in self._members_of(fault):
                 self._apply_to_node(fault, member)
         else:
             self._apply_to_group(fault)
@@ -252,22 +256,36 @@ class FaultActions(Generic[Member]):
         self._count(fault)
 
     def member_of(self, node: str) -> Member | None:
-        """Return the member that a fault's `node` means now: by id, or by role."""
-        members = self._world.present
-        leader = self._world.leader()
-        if node == LEADER:
-            return members[leader] if leader else next(iter(members.values()), None)
-        if node == FOLLOWER:
-            return next((m for m in members.values() if m.name != leader), None)
-        return members.get(stand_ins(self._first, tuple(members)).get(node, node))
+        """Return the member that a fault's `node` means now: by id, or by role.
 
-    def _members_of(self, node: str) -> list[Member]:
-        """Return the members that a fault's `node` means now."""
-        if node != OTHERS:
-            member = self.member_of(node)
-            return [member] if member is not None else []
-        two = self.member_of(LEADER), self.member_of(FOLLOWER)
-        return [member for member in self._world.present.values() if member not in two]
+        Without a leader the first member takes its place, as in links (`expand_links`).
+        """
+        members = self._world.present
+        leads = self._world.leader() or next(iter(members), None)
+        if node == LEADER:
+            node = leads or node
+        elif node == FOLLOWER:
+            return next((m for m in members.values() if m.name != leads), None)
+        return members.get(self.stand_ins().get(node, node))
+
+    def stand_ins(self) -> dict[str, str]:
+        """Return who stands in for each member that has left."""
+        return stand_ins(self._first, tuple(self._world.present))
+
+    def _members_of(self, fault: NodeFault) -> list[Member]:
+        """Return the members that a fault's `node` means now.
+
+        None stands in for a member that is to be removed or to lose its disk: the one that has
+        joined may be the replacement that such a fault is waiting for.
+        """
+        if fault.node == OTHERS:
+            two = self.member_of(LEADER), self.member_of(FOLLOWER)
+            return [member for member in self._world.present.values() if member not in two]
+        is_gone = fault.node in self._first and fault.node not in self._world.present
+        member = self.member_of(fault.node)
+        if member is None or (is_gone and isinstance(fault, TAKES_MEMBER)):
+            return []
+        return [member]
 
     # ---- links ------------------------------------------------------------------------
 
@@ -275,8 +293,7 @@ class FaultActions(Generic[Member]):
         """Apply the fault to the links that it means now; return False where there are none."""
         world = self._world
         members = tuple(world.present)
-        instead = stand_ins(self._first, members)
-        pairs = expand_links(fault.links, members, world.leader(), instead)
+        pairs = expand_links(fault.links, members, world.leader(), self.stand_ins())
         links = [world.network.link(source, target) for source, target in pairs]
         for link in links:
             link.add_fault(fault)

@@ -55,7 +55,10 @@ def test_function_that_never_succeeded_is_unknown(tmp_path):
     made = [*rows(), op(999, "end", 0, 1, "fail", error="refused")]
     verdict, _ = judge(tmp_path, made)
     assert verdict.outcome is Outcome.UNKNOWN
-    assert verdict.summary.endswith("not a single ok end; the most frequent error: refused")
+    assert verdict.summary.endswith("the most frequent error: refused (of end)")
+    often = [op(999, "end", 0, 1, outcome, error="timed out") for outcome in ("fail", "info")]
+    verdict, _ = judge(tmp_path, [*made, *often])
+    assert verdict.summary.endswith("the most frequent error: timed out (of end)")
     without_reason = [*rows(), op(999, "end", 0, 1, "fail")]
     verdict, _ = judge(tmp_path, without_reason)
     assert verdict.summary.endswith("not a single ok end")

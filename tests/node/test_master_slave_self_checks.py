@@ -19,7 +19,7 @@ from shaketable.system.broker.broker_state import BrokerState
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.reput import BrokerTables
 from shaketable.system.master_slave.core import MasterSlaveConfig
-from shaketable.system.master_slave.ha import HEADER, REPORT
+from shaketable.system.master_slave.ha import HEADER, REPORT, HAError
 from shaketable.system.master_slave.mode import GroupCommit
 from shaketable.system.mutants import HEALTHY, Mutant, load
 from shaketable.system.node.machine import Machine, SystemClock
@@ -30,6 +30,7 @@ from shaketable.system.node.master_slave.self_checks import (
 )
 from shaketable.system.raft.protocol import InvariantError
 from shaketable.system.remoting.codes import ResponseCode
+from shaketable.system.remoting.fastjson import BODY_BYTES_MAX
 from shaketable.system.sim.disk import SimDisk
 from shaketable.system.store.disk import StoreError
 
@@ -84,6 +85,18 @@ def test_a_report_of_what_was_never_sent_does_not_count() -> None:
         stranger.received(REPORT.pack(500), master.now_ms)
 
 
+def test_an_empty_slave_that_reports_at_once_where_the_last_file_begins_is_dropped() -> None:
+    master, _, _ = pair(HEALTHY)
+    for number in range(40):
+        master.ask(send("t", 0, bytes(400), opaque=number))
+    last_file = master.core.written_position // FILE_BYTES * FILE_BYTES
+    assert last_file
+    stranger = HEALTHY.master_slave.slave_connection(master.core, 99, FILE_BYTES, master.now_ms)
+    with pytest.raises(HAError, match="never sent that"):
+        stranger.received(REPORT.pack(0) + REPORT.pack(last_file), master.now_ms)
+    assert master.core.slaves_position == 0
+
+
 @pytest.mark.parametrize("is_flushed", [False, True], ids=["page-cache", "flushed"])
 def test_a_slave_reports_what_its_disk_has(is_flushed: bool) -> None:
     master, slave, link = pair(load("slave-reports-what-it-received"), is_sync_flush=is_flushed)
@@ -105,6 +118,9 @@ def test_a_slave_takes_what_follows_its_log_alone() -> None:
 async def in_this_thread(work):  # type: ignore[no-untyped-def]
     await trio.lowlevel.checkpoint()
     return work()
+
+
+LARGE = 10**18
 
 
 def files_on(disk: SimDisk, mutant: Mutant) -> tuple[ConfigFiles, BrokerTables]:
@@ -154,3 +170,30 @@ def test_offsets_that_no_broker_writes_accuse_none(offset: bytes) -> None:
     with suppress(StoreError):
         files.load()
         assert tables.offsets.get("g", "t", 1) == 4
+
+
+def test_a_file_without_a_counter_of_changes_accuses_none() -> None:
+    disk = SimDisk()
+    disk.make_dirs("/config")
+    data = b'{"offsetTable":{"t@g":{0:7}}}'
+    disk.create("/config/consumerOffset.json", len(data)).pwrite([data], 0)
+    files, tables = files_on(disk, HEALTHY)
+    tables.offsets.advance("g", "t", 0, 7)  # of the checkpoint: the file changes nothing
+    files.load()
+    assert tables.offsets.get("g", "t", 0) == 7
+
+
+def test_a_large_file_of_offsets_is_compared() -> None:
+    disk = SimDisk()
+    disk.make_dirs("/config")
+    offsets = ",".join(f'"{number}":{LARGE + number}' for number in range(19))
+    keys = ",".join(f'"t@{number:0500}":{{{offsets}}}' for number in range(10_000))
+    data = f'{{"offsetTable":{{{keys}}}}}'.encode()
+    assert len(data) > BODY_BYTES_MAX
+    disk.create("/config/consumerOffset.json", len(data)).pwrite([data], 0)
+    files, tables = files_on(disk, HEALTHY)
+    files.load()
+    assert tables.offsets.get(f"{9_999:0500}", "t", 18) == LARGE + 18
+    files, _ = files_on(disk, load("offsets-not-loaded"))
+    with pytest.raises(InvariantError, match="saved-is-loaded"):
+        files.load()

@@ -52,6 +52,9 @@ def test_settings_of_the_command_line_come_before_the_file(tmp_path: Path) -> No
     assert load(None, lines) == parse(GOOD)
     for settings, said in (
         (["listenPort"], "the command line: 'listenPort' is not KEY=VALUE"),
+        (["=5"], "the command line: '=5' is not KEY=VALUE"),
+        (["brokerName=a\nb"], "the command line: 'brokerName=a\\nb' is not KEY=VALUE"),
+        (["brokerName=\udcff"], "the command line: 'brokerName=\\udcff' is not KEY=VALUE"),
         (["listenprt=1"], f"{file} and the command line: unknown key listenprt"),
     ):
         with pytest.raises(ConfigError, match=re.escape(said)):

@@ -13,6 +13,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from itertools import takewhile
+from typing import Any
 
 from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.broker_state import BrokerState
@@ -21,7 +22,7 @@ from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.reput import BrokerTables
 from shaketable.system.invariants.durability import acknowledged_positions
 from shaketable.system.invariants.queues import check_answered, check_woken
-from shaketable.system.invariants.saved_files import WATCHED, SavedFiles
+from shaketable.system.invariants.saved_files import WATCHED, older_offset, table_of
 from shaketable.system.invariants.violated import Violated, as_invariant_error
 from shaketable.system.master_slave.config_files import encode_tables, load_tables
 from shaketable.system.master_slave.core import BrokerRole, MasterSlaveConfig, MasterSlaveCore
@@ -187,21 +188,23 @@ def _checked_files(base: type[ConfigFiles]) -> type[ConfigFiles]:
     class CheckedFiles(base):  # type: ignore[valid-type, misc]
         def load(self) -> None:
             super().load()
-            saved = SavedFiles()
             for name in WATCHED:
-                self._note_saved(name, saved)
-            with as_invariant_error():
-                saved.check(self._tables)
+                with suppress(CommandError), as_invariant_error():  # too large to be compared
+                    self._check_loaded(name)
 
-        def _note_saved(self, name: str, saved: SavedFiles) -> None:
-            """Note what the file has, or its copy where it cannot be decoded."""
+        def _check_loaded(self, name: str) -> None:
+            saved, loaded = self._saved_offsets(name), encode_tables(name, self._tables, 0)
+            if saved is not None and (older := older_offset(table_of(loaded), saved)):
+                raise Violated("saved-is-loaded", f"{name}: {older}")
+
+        def _saved_offsets(self, name: str) -> Any:
+            """Return what the file has, or its copy where it cannot be decoded; None: neither."""
             for path in (self._path(name), f"{self._path(name)}.bak"):
                 if self._disk.exists(path):
                     alone = BrokerTables(BrokerConfig(), BrokerState({}))
                     with suppress(CommandError):
                         load_tables(name, read_file(self._disk, path), alone)
-                        saved.replacing(name, encode_tables(name, alone, 0))
-                        saved.done(name)
-                        return
+                        return table_of(encode_tables(name, alone, 0))
+            return None
 
     return CheckedFiles

@@ -568,7 +568,7 @@ LATER = _named(
     power_loss_at_truncation,
     overlooked_promise,
 )
-"""Scenarios from yet another stream, so that what older seeds have stays the same."""
+"""Scenarios from a stream of their own, most often with nothing beside them."""
 SCENARIOS = {**BASE_SCENARIOS, **CHAINS, **LATER}
 """All scenarios by name."""
 

@@ -11,6 +11,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from shaketable.system.mutants import HEALTHY, Mutant
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.protocol import (
@@ -30,7 +32,14 @@ from shaketable.system.sim.rules.invariants import Invariants
 from shaketable.system.sim.rules.shadow import Shadow
 from shaketable.system.sim.rules.violation import Violation
 from shaketable.system.sim.run_trace import Trace
-from shaketable.system.sim.schedules.faults import LEADER, OTHERS, AnyFault, LinkFault, NodeFault
+from shaketable.system.sim.schedules.faults import (
+    FOLLOWER,
+    LEADER,
+    OTHERS,
+    AnyFault,
+    LinkFault,
+    NodeFault,
+)
 from shaketable.system.sim.schedules.schedule import Schedule
 from shaketable.system.sim.world import World
 from shaketable.system.store.commit_log import CommitLog
@@ -165,6 +174,10 @@ class _WatchedTrace(Trace):
         note = self._seen.events.append
         if text.startswith("fault "):
             number, fault = self._faults.pop(0)
+            if isinstance(fault, LinkFault):
+                instead = self.world.actions.stand_ins()
+                links = tuple((instead.get(a, a), instead.get(b, b)) for a, b in fault.links)
+                fault = msgspec.structs.replace(fault, links=links)
             target = self._target(fault)
             where = target or ""
             text = describe_fault(fault, target)
@@ -281,7 +294,8 @@ def describe_fault(fault: AnyFault, target: str | None = None) -> str:
     if isinstance(fault, NodeFault):
         words.append("the others" if fault.node == OTHERS else target or fault.node)
         if target is not None and fault.node not in (target, OTHERS):
-            words.append(f"(the {fault.node})")
+            is_role = fault.node in (LEADER, FOLLOWER)
+            words.append(f"(the {fault.node})" if is_role else f"(in place of {fault.node})")
     elif isinstance(fault, LinkFault):
         words.append(", ".join(f"{a}→{b}" for a, b in fault.links))
     words.append(f"for {fault.duration_ms} ms")
