@@ -11,7 +11,13 @@ from typing import Final
 from shaketable.harness.contracts.clients import BankClient
 from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient, Workload
 from shaketable.harness.contracts.rng import rng_for
-from shaketable.harness.generators import Generator, alone, each_client, number_of_keys, operations
+from shaketable.harness.generators import (
+    GeneratedWorkload,
+    Generator,
+    each_client,
+    number_of_keys,
+    operations,
+)
 
 ACCOUNTS: Final = "accounts"
 """The key that operations are recorded under: each is about several accounts."""
@@ -22,7 +28,7 @@ OPENING_BALANCE: Final = 100
 AMOUNT_MAX: Final = 5
 
 
-class BankWorkload:
+class BankWorkload(GeneratedWorkload):
     """Transfers between accounts that hold 100 each at first, and reads of all balances.
 
     A transfer moves 1 to 5 from one account to another one, and is refused if the first would be
@@ -51,10 +57,6 @@ class BankWorkload:
     def final_generator(self, seed: str, clients: int, keys: Sequence[str]) -> Generator:
         """Read all balances, each client once."""
         return each_client(lambda client: operations(self.final_operations(client, clients)))
-
-    def operations(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
-        """Generate the operations of a single client."""
-        return alone(self.generator(seed, clients), client)
 
     def final_operations(self, client: int, clients: int) -> Iterator[Operation]:
         """Read all balances."""
@@ -86,14 +88,6 @@ class BankWorkload:
                 for account, balance in zip(accounts, found, strict=True)
             ]
         )
-
-    def choose_offset(self, operation: Operation, end_seen: int) -> int | None:
-        """Return None: accounts have no offsets."""
-        return None
-
-    def end_shown(self, operation: Operation, output: int | None, offset: int | None) -> int:
-        """Return 0: accounts have no offsets."""
-        return 0
 
     def _operations(self, seed: str, client: int) -> Iterator[Operation]:
         rng = rng_for(seed, "client", client)

@@ -21,7 +21,7 @@ from shaketable.harness.contracts.clients import (
     hold_of,
 )
 from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient, Workload
-from shaketable.harness.generators import Generator, alone, side_by_side
+from shaketable.harness.generators import GeneratedWorkload, Generator, alone, side_by_side
 from shaketable.harness.generators.clients import final_generator_of, generator_of
 from shaketable.workloads.log import LogWorkload
 from shaketable.workloads.message_queue import EverythingClients
@@ -41,7 +41,7 @@ class Part:
     share: int
 
 
-class Combined:
+class Combined(GeneratedWorkload):
     """The parts' clients run at once; the checkers of each part judge its topic alone."""
 
     def __init__(self, name: str, parts: Sequence[Part], clients: int = 0) -> None:
@@ -103,10 +103,6 @@ class Combined:
             work = final_generator_of(part.workload, f"{seed}/{part.topic}", len(mine), of_part)
             parts.append((mine, work))
         return side_by_side((mine, work) for mine, work in parts if mine)
-
-    def operations(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
-        """Generate the operations of a single client."""
-        return alone(self.generator(seed, clients), client)
 
     def final_operations(self, client: int, clients: int) -> Iterator[Operation]:
         """Generate the final operations of a single client."""

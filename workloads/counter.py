@@ -11,7 +11,13 @@ from typing import Final
 from shaketable.harness.contracts.clients import CounterClient, LogClient
 from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient, Workload
 from shaketable.harness.contracts.rng import rng_for
-from shaketable.harness.generators import Generator, KeySpread, alone, each_client, operations
+from shaketable.harness.generators import (
+    GeneratedWorkload,
+    Generator,
+    KeySpread,
+    each_client,
+    operations,
+)
 from shaketable.workloads.log import OnLog
 
 TOPIC: Final = "shaketable"
@@ -21,7 +27,7 @@ AMOUNT: Final = 1
 FINAL_READS: Final = 2
 
 
-class CounterWorkload:
+class CounterWorkload(GeneratedWorkload):
     """Grow-only counters: add 1, read the sum.
 
     The counter "topic/queue" is the number of messages in that queue. An add appends one message
@@ -48,10 +54,6 @@ class CounterWorkload:
         """Read each counter, twice."""
         return operations(Operation("read", key) for _ in range(FINAL_READS) for key in keys)
 
-    def operations(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
-        """Generate the operations of a single client."""
-        return alone(self.generator(seed, clients), client)
-
     def final_operations(self, client: int, clients: int) -> Iterator[Operation]:
         """Read each of the client's counters once more."""
         for number in range(client, self.spread.keys, clients):
@@ -76,14 +78,6 @@ class CounterWorkload:
             return Answer(offset=await client.increment(operation.key, AMOUNT))
         assert operation.f == "read", f"a counter has no operation {operation.f!r}"
         return Answer(await client.count(operation.key))
-
-    def choose_offset(self, operation: Operation, end_seen: int) -> int | None:
-        """Return None: a counter has no offsets."""
-        return None
-
-    def end_shown(self, operation: Operation, output: int | None, offset: int | None) -> int:
-        """Return 0: a counter has no offsets."""
-        return 0
 
     def _generate(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
         rng, keys = rng_for(seed, "client", client), self.spread.of_client(client, clients)

@@ -24,9 +24,9 @@ from shaketable.harness.generators import (
     Completion,
     Context,
     Due,
+    GeneratedWorkload,
     Generator,
     NextOp,
-    alone,
     each_client,
     number_of_keys,
     operations,
@@ -47,7 +47,7 @@ FINAL_BLOCKS_MAX: Final = 5_000
 """Transactions of one client at most that read all lists in the end."""
 
 
-class ListAppendWorkload:
+class ListAppendWorkload(GeneratedWorkload):
     """Transactions of one to four steps: append to a list, or read one.
 
     All clients work on the same lists, as many as a campaign has `queues`. The elements of a list
@@ -79,10 +79,6 @@ class ListAppendWorkload:
         """Read all lists: each client its share of them, as many at a time as were in use."""
         return each_client(lambda client: _ReadAll(self.lists, client, clients))
 
-    def operations(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
-        """Generate the operations of a single client."""
-        return alone(self.generator(seed, clients), client)
-
     def final_operations(self, client: int, clients: int) -> Iterator[Operation]:
         """Read the first lists."""
         yield _reads(self.lists, client)
@@ -102,14 +98,6 @@ class ListAppendWorkload:
         assert isinstance(client, TransactionClient), "looked at when it was opened"
         assert operation.steps is not None, "a transaction of nothing"
         return Answer(steps=await client.transact(operation.steps))
-
-    def choose_offset(self, operation: Operation, end_seen: int) -> int | None:
-        """Return None: a transaction has no offset."""
-        return None
-
-    def end_shown(self, operation: Operation, output: int | None, offset: int | None) -> int:
-        """Return 0: a transaction has no offset."""
-        return 0
 
     def _draw(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
         """Draw transactions; a key is one of the places 0, 1, ... until `_NewLists` has its list.

@@ -12,7 +12,13 @@ from typing import Final
 from shaketable.harness.contracts.clients import GroupClient, OffsetsClient
 from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient, Workload
 from shaketable.harness.contracts.rng import rng_for
-from shaketable.harness.generators import Generator, KeySpread, alone, each_client, operations
+from shaketable.harness.generators import (
+    GeneratedWorkload,
+    Generator,
+    KeySpread,
+    each_client,
+    operations,
+)
 
 TOPIC: Final = "shaketable"
 QUEUES_DEFAULT: Final = 4
@@ -21,7 +27,7 @@ COMMIT_SHARE: Final = 0.7
 FINAL_FETCHES: Final = 2
 
 
-class OffsetsWorkload:
+class OffsetsWorkload(GeneratedWorkload):
     """Offsets of a consumer group: commit them, fetch the committed ones.
 
     One client commits for each queue, as its assigned consumer would: 1, 2, 3, ...; all fetch. So
@@ -47,10 +53,6 @@ class OffsetsWorkload:
     def final_generator(self, seed: str, clients: int, keys: Sequence[str]) -> Generator:
         """Fetch each offset, twice."""
         return operations(Operation("fetch", key) for _ in range(FINAL_FETCHES) for key in keys)
-
-    def operations(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
-        """Generate the operations of a single client."""
-        return alone(self.generator(seed, clients), client)
 
     def final_operations(self, client: int, clients: int) -> Iterator[Operation]:
         """Fetch the offset of each of the client's queues once more."""
@@ -79,14 +81,6 @@ class OffsetsWorkload:
         assert operation.value is not None, "a commit of nothing"
         await client.commit(operation.key, operation.value)
         return Answer()
-
-    def choose_offset(self, operation: Operation, end_seen: int) -> int | None:
-        """Return None: a committed offset is a value here."""
-        return None
-
-    def end_shown(self, operation: Operation, output: int | None, offset: int | None) -> int:
-        """Return 0: commits prove no end."""
-        return 0
 
     def _generate(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
         rng, keys = rng_for(seed, "client", client), self.spread.of_client(client, clients)

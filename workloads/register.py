@@ -21,10 +21,10 @@ from shaketable.harness.generators import (
     Completion,
     Context,
     Due,
+    GeneratedWorkload,
     Generator,
     KeySpread,
     NextOp,
-    alone,
     each_client,
     operations,
 )
@@ -39,7 +39,7 @@ SWAPPED, REFUSED = 1, 0
 FINAL_READS: Final = 2
 
 
-class RegisterWorkload:
+class RegisterWorkload(GeneratedWorkload):
     """Registers: read, write and compare-and-set (cas) unique values.
 
     On a log, the register "topic/queue" is the last message of that queue. A write appends. A read
@@ -74,10 +74,6 @@ class RegisterWorkload:
         """Read each register, twice."""
         return operations(Operation("read", key) for _ in range(FINAL_READS) for key in keys)
 
-    def operations(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
-        """Generate the operations of a single client."""
-        return alone(self.generator(seed, clients), client)
-
     def final_operations(self, client: int, clients: int) -> Iterator[Operation]:
         """Read each of the client's registers once more."""
         for number in range(client, self.spread.keys, clients):
@@ -108,14 +104,6 @@ class RegisterWorkload:
         assert operation.f == "cas", f"a register has no operation {operation.f!r}"
         assert isinstance(client, RegisterClient), "opened by this workload"
         return Answer(SWAPPED if await client.swap(key, operation.expected, value) else REFUSED)
-
-    def choose_offset(self, operation: Operation, end_seen: int) -> int | None:
-        """Return None: a register has no offsets."""
-        return None
-
-    def end_shown(self, operation: Operation, output: int | None, offset: int | None) -> int:
-        """Return 0: a register has no offsets."""
-        return 0
 
     def _generate(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
         """Generate writes and cas of the values c, n + c, 2n + c, ..., and reads."""

@@ -19,7 +19,13 @@ from shaketable.harness.contracts.plugins import (
     Workload,
 )
 from shaketable.harness.contracts.rng import rng_for
-from shaketable.harness.generators import Generator, alone, each_client, number_of_keys, operations
+from shaketable.harness.generators import (
+    GeneratedWorkload,
+    Generator,
+    each_client,
+    number_of_keys,
+    operations,
+)
 from shaketable.harness.history.schema import TRANSACTION
 
 REGISTERS: Final = "registers"
@@ -30,7 +36,7 @@ STEPS_MAX: Final = 3
 """Registers that a transaction reads, or reads and writes; it has one at least."""
 
 
-class RwRegisterWorkload:
+class RwRegisterWorkload(GeneratedWorkload):
     """Transactions that read one to three registers, and write unique values to some of them.
 
     All clients work on the same registers, as many as a campaign has `queues`, on the first ones
@@ -60,10 +66,6 @@ class RwRegisterWorkload:
         """Read all registers, each client once."""
         return each_client(lambda client: operations(self.final_operations(client, clients)))
 
-    def operations(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
-        """Generate the operations of a single client."""
-        return alone(self.generator(seed, clients), client)
-
     def final_operations(self, client: int, clients: int) -> Iterator[Operation]:
         """Read all registers."""
         yield _transaction([(READ, _key_of(place), None) for place in range(self.registers)])
@@ -85,14 +87,6 @@ class RwRegisterWorkload:
         assert isinstance(client, RegisterTransactionClient), "looked at when it was opened"
         assert operation.steps is not None, "a transaction of nothing"
         return Answer(steps=await client.transact_registers(operation.steps))
-
-    def choose_offset(self, operation: Operation, end_seen: int) -> int | None:
-        """Return None: a transaction has no offset."""
-        return None
-
-    def end_shown(self, operation: Operation, output: int | None, offset: int | None) -> int:
-        """Return 0: a transaction has no offset."""
-        return 0
 
     def _transactions(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
         """Generate transactions; written values are c, n + c, 2n + c, ...: all unique."""

@@ -13,8 +13,8 @@ from shaketable.harness.contracts.clients import PollingClient, SetClient
 from shaketable.harness.contracts.errors import IndefiniteError
 from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient, Workload
 from shaketable.harness.generators import (
+    GeneratedWorkload,
     Generator,
-    alone,
     limit,
     mix,
     operations,
@@ -39,7 +39,7 @@ FINAL_SETS_MAX: Final = 500
 POLLS_MAX: Final = 10_000
 
 
-class SetWorkload:
+class SetWorkload(GeneratedWorkload):
     """Grow-only sets: add an element, read all elements.
 
     The set "topic/queue" is that queue. An add appends the element as a message. A read gets the
@@ -77,10 +77,6 @@ class SetWorkload:
         """Read the last sets once more."""
         return operations(Operation("read", key) for key in keys[-FINAL_SETS_MAX:])
 
-    def operations(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
-        """Generate the operations of a single client."""
-        return alone(self.generator(seed, clients), client)
-
     def final_operations(self, client: int, clients: int) -> Iterator[Operation]:
         """Read the client's first set."""
         yield Operation("read", key_of(client))
@@ -105,14 +101,6 @@ class SetWorkload:
             return Answer(offset=await client.add(operation.key, operation.value))
         assert operation.f == "read", f"a set has no operation {operation.f!r}"
         return Answer(elements=await client.elements(operation.key))
-
-    def choose_offset(self, operation: Operation, end_seen: int) -> int | None:
-        """Return None: a set has no offsets."""
-        return None
-
-    def end_shown(self, operation: Operation, output: int | None, offset: int | None) -> int:
-        """Return 0: a set has no offsets."""
-        return 0
 
 
 def key_of(number: int) -> str:

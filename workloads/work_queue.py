@@ -18,11 +18,11 @@ from shaketable.harness.generators import (
     Completion,
     Context,
     Due,
+    GeneratedWorkload,
     Generator,
     KeySpread,
     NextOp,
     Wait,
-    alone,
     concat,
     each_client,
     operations,
@@ -40,7 +40,7 @@ EMPTY_PAUSE_S: Final = 0.25
 NS: Final = 1e9
 
 
-class WorkQueue:
+class WorkQueue(GeneratedWorkload):
     """Queues whose elements are each taken by one client: enqueue, dequeue.
 
     Queues are "shaketable-work/0" to "shaketable-work/n-1"; values are unique: client c of n
@@ -67,10 +67,6 @@ class WorkQueue:
         """Drain all queues, also those that this worker knows nothing of; all clients help."""
         return each_client(partial(self._drain, clients))
 
-    def operations(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
-        """Generate the operations of a single client."""
-        return alone(self.generator(seed, clients), client)
-
     def final_operations(self, client: int, clients: int) -> Iterator[Operation]:
         """Dequeue once from each of the client's queues."""
         for number in range(client, self.spread.keys, clients):
@@ -95,14 +91,6 @@ class WorkQueue:
             return Answer()
         assert operation.f == "dequeue", f"a work queue has no operation {operation.f!r}"
         return Answer(await client.dequeue(operation.key))
-
-    def choose_offset(self, operation: Operation, end_seen: int) -> int | None:
-        """Return None: a work queue has no offsets."""
-        return None
-
-    def end_shown(self, operation: Operation, output: int | None, offset: int | None) -> int:
-        """Return 0: a work queue has no offsets."""
-        return 0
 
     def _generate(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
         rng, keys = rng_for(seed, "client", client), self.spread.of_client(client, clients)

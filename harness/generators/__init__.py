@@ -25,6 +25,7 @@ Source: jepsen.generator and jepsen.independent.
 """
 
 from shaketable.harness.generators.clients import (
+    GeneratedWorkload,
     KeySpread,
     each_client,
     number_of_keys,
@@ -69,6 +70,7 @@ __all__ = [
     "Completion",
     "Context",
     "Due",
+    "GeneratedWorkload",
     "Generator",
     "KeySpread",
     "Lazy",

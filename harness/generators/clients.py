@@ -9,14 +9,14 @@ Source: jepsen.generator (each-thread, on-threads, reserve), jepsen.independent
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
 from typing import Final, Protocol, runtime_checkable
 
 from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.contracts.plugins import Json, Workload
+from shaketable.harness.contracts.plugins import Json, Operation, Workload
 from shaketable.harness.generators.generator import (
     PENDING,
     Completion,
@@ -25,6 +25,7 @@ from shaketable.harness.generators.generator import (
     Generator,
     NextOp,
     Wait,
+    alone,
     any_of,
     operations,
     sooner,
@@ -383,8 +384,21 @@ def groups_of(clients: int, width: int) -> int:
 class GeneratedWorkload(Workload, Protocol):
     """A workload whose operations come from one generator for all clients of a worker.
 
-    Its per-client methods (`operations`, `final_operations`) are not used then.
+    Its per-client methods (`operations`, `final_operations`) are not used then. A class that
+    derives from this has operations without offsets, unless it says otherwise.
     """
+
+    def operations(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
+        """Generate the operations of a single client."""
+        return alone(self.generator(seed, clients), client)
+
+    def choose_offset(self, operation: Operation, end_seen: int) -> int | None:
+        """Return None: there are no offsets."""
+        return None
+
+    def end_shown(self, operation: Operation, output: int | None, offset: int | None) -> int:
+        """Return 0: there are no offsets."""
+        return 0
 
     def generator(self, seed: str, clients: int) -> Generator:
         """Return what clients do until stopped; `clients` is their number in all workers."""
