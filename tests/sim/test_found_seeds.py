@@ -6,16 +6,23 @@ them. Of those that came with chains the faults are kept in `found`: they stay, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from shaketable.system.sim.schedules.faults import AnyFault
-from shaketable.system.sim.schedules.schedule import Options, Schedule, draw_schedule
+from shaketable.system.sim.schedules.schedule import (
+    Call,
+    Options,
+    Schedule,
+    Settings,
+    draw_schedule,
+)
 from shaketable.system.sim.trio_world.world import OPERATIONS_PER_S
 from shaketable.system.sim.trio_world.world import run_seed as run_node_seed
-from shaketable.system.sim.world import run_seed
+from shaketable.system.sim.world import SeedResult, run_seed
 
 
 def kept_schedule(world: str, seed: int, options: Options) -> Schedule:
@@ -101,3 +108,20 @@ def test_a_seed_of_whole_nodes_with_chains_that_was_mended_stays_clean(seed: int
     schedule = kept_schedule("node", seed, Options(operations_per_s=OPERATIONS_PER_S))
     found = run_node_seed(seed, schedule=schedule).violation
     assert found is None, FOUND_IN_CHAINS_OF_WHOLE_NODES[seed]
+
+
+@pytest.mark.parametrize("run", [run_seed, run_node_seed], ids=["core", "node"])
+def test_what_is_committed_at_the_last_moment_need_not_be_everywhere(
+    run: Callable[..., SeedResult],
+) -> None:
+    """Core seed 1115520: the operator's last change ended 0.3 ms before the run did."""
+    until_the_end = (*range(500, 8_000, 50), *range(7_900, 8_000))
+    calls = tuple(Call(at_ms, at_ms % 3, "append", 0, 1, 0, 100) for at_ms in until_the_end)
+    settings = Settings(members=3, run_ms=8_000, link_delay_ms=8.0)
+    schedule = Schedule(
+        seed=5,
+        settings=settings,
+        faults=(),
+        calls=tuple(sorted(calls, key=lambda call: call.at_ms)),
+    )
+    assert run(5, schedule=schedule).violation is None
