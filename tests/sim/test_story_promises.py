@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 
 from shaketable.system import invariants as of_steps
+from shaketable.system import node as of_nodes
 from shaketable.system import sim
 from shaketable.system.sim.stories.promises import PROMISES, promise_of
 
@@ -13,7 +14,7 @@ from shaketable.system.sim.stories.promises import PROMISES, promise_of
 def invariants() -> set[str]:
     """The names that `Violated` and `Violation` are raised and made with."""
     found = set()
-    folders = [Path(next(iter(package.__path__))) for package in (of_steps, sim)]
+    folders = [Path(next(iter(package.__path__))) for package in (of_steps, of_nodes, sim)]
     for path in (path for folder in folders for path in folder.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if (
