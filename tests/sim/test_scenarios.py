@@ -163,11 +163,8 @@ def test_a_fault_of_a_member_that_was_replaced_is_one_of_its_replacement():
 
 def test_none_stands_in_for_a_member_that_is_to_be_removed():
     replaced = ReplaceMember(start_ms=2000, duration_ms=100, node="n1")
-    again = RemoveMember(start_ms=2030, duration_ms=100, node="n1")
     later = RemoveMember(start_ms=7000, duration_ms=100, node="n1")
-    counts = run(replaced, again, later, members=5)
-    assert counts.faults["replace_member"] == 1
-    assert counts.faults.get("remove_member", 0) <= 1  # of n1 itself, while it is there
+    assert run(replaced, later, members=5).faults == {"replace_member": 1}
 
 
 AIMED = {

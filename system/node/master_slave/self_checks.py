@@ -35,7 +35,7 @@ from shaketable.system.store.disk import read_file
 from shaketable.system.store.plain_commit_log import PlainCommitLog
 
 UNWAITED_MAX = 10_000
-"""Replies of the kind that are remembered."""
+"""Replies to senders that do not wait (WAIT=false) of which so many are remembered, the newest."""
 
 
 class MasterSlaveSelfWatch:
