@@ -169,12 +169,18 @@ VoteKey = tuple[str, int, bool]
 
 
 class LeaderStickiness:
-    """What one process of a member has heard of leaders, and so whom it may vote for."""
+    """What one process of a member has heard of leaders, and so whom it may vote for.
 
-    __slots__ = ("_allowed", "_forbidden", "_heard_ms")
+    `started_ms` is when it started, by its own clock: with leases, the process before it may have
+    promised one just then.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_allowed", "_forbidden", "_heard_ms", "_started_ms", "_too_early")
+
+    def __init__(self, started_ms: float) -> None:
+        self._started_ms = started_ms
         self._heard_ms = float("-inf")
+        self._too_early: set[VoteKey] = set()
         self._allowed: set[VoteKey] = set()
         self._forbidden: set[VoteKey] = set()
 
@@ -185,12 +191,14 @@ class LeaderStickiness:
                 self._heard_ms = now_ms
         elif isinstance(message, VoteRequest):
             key = message.candidate, message.term, message.pre_vote
-            if self._must_refuse(core, message, now_ms):
-                if key not in self._allowed:
-                    self._forbidden.add(key)
-            else:  # a repeated request may get the same answer
+            must_refuse = self._must_refuse(core, message, now_ms)
+            too_early = self._is_too_early(core, message, now_ms)
+            if not (must_refuse or too_early):  # a repeated request may get the same answer
                 self._allowed.add(key)
                 self._forbidden.discard(key)
+                self._too_early.discard(key)
+            elif key not in self._allowed:
+                (self._forbidden if must_refuse else self._too_early).add(key)
 
     def _must_refuse(self, core: RaftCore, request: VoteRequest, now_ms: float) -> bool:
         if request.is_transfer or request.candidate == core.leader:
@@ -198,14 +206,23 @@ class LeaderStickiness:
         hears = now_ms - self._heard_ms < core.config.election_timeout_min_ms
         return hears or core.role is Role.LEADER
 
+    def _is_too_early(self, core: RaftCore, request: VoteRequest, now_ms: float) -> bool:
+        if core.config.lease_ms <= 0 or request.is_transfer or request.candidate == core.leader:
+            return False
+        return now_ms - self._started_ms < core.config.election_timeout_min_ms
+
     def check_vote(self, name: str, peer: str, message: Message) -> None:
         """Raise Violated where a vote is granted that had to be refused."""
         if not isinstance(message, VoteResponse) or not message.granted:
             return
-        if (peer, message.term, message.pre_vote) in self._forbidden:
-            what = "would vote" if message.pre_vote else "votes"
+        key = peer, message.term, message.pre_vote
+        vote = f"{'would vote' if message.pre_vote else 'votes'} for {peer} in term {message.term}"
+        if key in self._forbidden:
+            raise Violated("leader-is-left-alone", f"{name} hears a leader, and {vote}", name)
+        if key in self._too_early:
             raise Violated(
-                "leader-is-left-alone",
-                f"{name} hears a leader, and {what} for {peer} in term {message.term}",
+                "restarts-keep-leases",
+                f"{name} {vote} so soon after its start that a lease which it promised before may"
+                f" still hold",
                 name,
             )

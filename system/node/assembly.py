@@ -106,7 +106,7 @@ def _self_checked(config: NodeConfig, machine: Machine, parts: Mutant) -> Node:
         assert isinstance(node.commit_log, PlainCommitLog), "this is no member of a group"
         own.started(node.commit_log)
         return node
-    watch = SelfWatch(config.self_id)
+    watch = SelfWatch(config.self_id, machine.clock.now_ms())
     folder = f"{config.store_root}/dledger-{config.self_id}"
     node = assemble(config, machine, self_checked(parts, watch, folder, machine.unsynced))
     assert isinstance(node.broker.core, RaftCore), "this is a member of a group"

@@ -47,14 +47,17 @@ TICKS_LATE: Final = 3
 
 
 class SelfWatch:
-    """A member that checks its own steps, and ends at the first that violates an invariant."""
+    """A member that checks its own steps, and ends at the first that violates an invariant.
 
-    def __init__(self, name: str) -> None:
+    `started_ms` is a time before its core was made, by the core's clock.
+    """
+
+    def __init__(self, name: str, started_ms: float) -> None:
         self.name = name
         self.reads = ConfirmedReads(name)
         self._ticks = Ticks(name)
         self._steps: Steps | None = None
-        self._stickiness = LeaderStickiness()
+        self._stickiness = LeaderStickiness(started_ms)
         self._writes: deque[Write] = deque()
         """Handed to the disk and not reported as carried out."""
         self._first_write: int | None = None

@@ -246,7 +246,7 @@ class SimMember:
             mode=replace(DLEDGER, to_migrate=world.older.to_migrate(self.name)),
         )
         self._data_files = DataFiles(self.log, settings.data_file_bytes)
-        self.shadow = world.invariants.started(self.name, self.core, self.log)
+        self.shadow = world.invariants.started(self.name, self.core, self.log, self.local_ms())
         self.steps = Steps(self.name, self.core)
         self.ticks = Ticks(self.name)
         self.acknowledgements = Acknowledgements(self.name, self.core)

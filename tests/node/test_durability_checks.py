@@ -68,7 +68,7 @@ class Disk:
         disk = VolatileDisk(real or RealDisk())
         self.log = log.open(disk, str(folder), "n0", FILE_BYTES, FILE_BYTES)
         parts = self_checked(
-            replace(HEALTHY, log_writer=writer), SelfWatch("n0"), f"{folder}/dledger-n0",
+            replace(HEALTHY, log_writer=writer), SelfWatch("n0", 0.0), f"{folder}/dledger-n0",
             disk.unsynced_from,
         )  # fmt: skip
         self.writer: LogWriter = parts.log_writer(self.log, ack)

@@ -14,8 +14,10 @@ from shaketable.system.raft.protocol import (
     InvariantError,
     PushRequest,
     PushResponse,
+    RaftConfig,
     Role,
     VoteRequest,
+    VoteResponse,
 )
 from shaketable.system.remoting.codes import RequestCode
 from tests.support.raft_group import batch_of
@@ -36,6 +38,34 @@ def test_a_late_vote_of_an_older_term_takes_none_away() -> None:
     member.sync()
     member.take()
     assert member.core.role is Role.LEADER
+
+
+@pytest.mark.parametrize("is_pre_vote", [True, False])
+@pytest.mark.parametrize("bug", ["lease-after-restart", None])
+def test_who_restarts_votes_for_nobody_while_a_lease_may_hold(
+    bug: str | None, is_pre_vote: bool
+) -> None:
+    parts = load(bug) if bug else HEALTHY
+    member = CheckedMember(parts=parts, config=RaftConfig(lease_ms=200.0))
+    asked = VoteRequest(1, "n1", -1, -1, pre_vote=is_pre_vote)
+    if bug is not None:
+        member.receive(asked)
+        with pytest.raises(InvariantError, match=r"restarts-keep-leases: n0 .*votes? for n1 in"):
+            member.settle()
+        return
+    assert not votes_of(member, asked)
+    member.now_ms += member.core.config.election_timeout_min_ms
+    assert votes_of(member, asked)
+
+
+def votes_of(member: CheckedMember, asked: VoteRequest) -> bool:
+    """Ask for a vote; return whether it is granted once it is durable."""
+    member.receive(asked)
+    sent = []
+    for _ in range(3):
+        sent += member.take().messages
+        member.sync()
+    return any(isinstance(each, VoteResponse) and each.granted for _, each in sent)
 
 
 @pytest.mark.parametrize("is_measured", [False, True], ids=["refused", "measured"])

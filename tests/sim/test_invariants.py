@@ -313,18 +313,18 @@ def test_durable_survives_a_crash():
     log.end = LogEnd(1, 1, 10, 5)
     table.cores["n0"].ledger = None
     with broken("durable-survives"):
-        table.invariants.started("n0", table.cores["n0"], log)
+        table.invariants.started("n0", table.cores["n0"], log, 0.0)
     log.end = end_of(batch)
     log.log_end_at = lambda index: LogEnd(index, 1, 10, 5)
     with broken("durable-survives"):
-        table.invariants.started("n0", table.cores["n0"], log)
+        table.invariants.started("n0", table.cores["n0"], log, 0.0)
 
 
 def test_votes_survive_a_crash():
     table = Table()
     table.invariants.synced(table.shadow("n0"), [SaveState(4, "n1")])
     with broken("vote-is-durable"):
-        table.invariants.started("n0", table.cores["n0"], FakeLog())
+        table.invariants.started("n0", table.cores["n0"], FakeLog(), 0.0)
 
 
 def test_offsets_have_no_gap():

@@ -170,7 +170,7 @@ def test_none_stands_in_for_a_member_that_is_to_be_removed():
 AIMED = {
     "figure_8": ("commit-by-counting", "committed-stays-committed"),
     "two_changes_under_partition": ("change-before-term-start", "committed-stays-committed"),
-    "overlooked_promise": ("lease-after-restart", "lease-shuts-out"),
+    "overlooked_promise": ("lease-after-restart", "restarts-keep-leases"),
     "power_loss_at_truncation": ("truncation-in-memory", "node-starts"),
     "target_goes_away": ("transfer-never-given-up", "transfers-are-given-up"),
     "dead_disk": ("leads-with-dead-disk", "stalled-disk-leads-not"),

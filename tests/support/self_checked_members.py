@@ -21,6 +21,7 @@ from shaketable.system.raft.protocol import (
     Batch,
     Message,
     PushResponse,
+    RaftConfig,
     Role,
     SaveState,
     Truncate,
@@ -73,18 +74,19 @@ class CheckedMember:
         names: Sequence[str] = NAMES,
         voters: Sequence[str] = NAMES,
         uniform_ms: Callable[[float, float], float] = lambda low, high: low,
+        config: RaftConfig | None = None,
     ) -> None:
         self.name = name
         self.now_ms = 0.0
         self.disk = Disk()
         self._parts, self._names, self._voters = parts, names, Membership(tuple(voters))
-        self._uniform_ms = uniform_ms
+        self._uniform_ms, self._config = uniform_ms, config
         self.restart()
 
     def restart(self) -> None:
         """Begin anew with what is on the disk."""
         self._unsynced: list[tuple[int, tuple[Write, ...]]] = []
-        self._watch = SelfWatch(self.name)
+        self._watch = SelfWatch(self.name, self.now_ms)
         parts = watched(self._parts, self._watch)
         log, memberships, disk = LogView(NoReader()), [], self.disk
         for batch in disk.batches:
@@ -94,6 +96,7 @@ class CheckedMember:
             self.name, tuple(each for each in self._names if each != self.name), log,
             term=disk.state.term, voted_for=disk.state.voted_for, uniform_ms=self._uniform_ms,
             now_ms=self.now_ms, membership=self._voters, memberships=memberships,
+            config=self._config,
         )  # fmt: skip
         self.broker = parts.broker(self.core, BrokerConfig())
         self._watch.started(self.core, disk.state)

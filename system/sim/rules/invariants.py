@@ -190,15 +190,15 @@ class Invariants:
 
     # ---- start and recovery ------------------------------------------------------------
 
-    def started(self, name: str, core: RaftCore, log: CommitLog) -> Shadow:
-        """A member recovered: what was durable must be there."""
+    def started(self, name: str, core: RaftCore, log: CommitLog, now_ms: float) -> Shadow:
+        """A member recovered at its own `now_ms`: what was durable must be there."""
         shadow = self.shadows.get(name)
         if shadow is None:
             shadow = self.shadows[name] = Shadow(name)
         else:
             self._check_recovered(shadow, log)
         shadow.core, shadow.log, shadow.is_up = core, log, True
-        shadow.in_flight, shadow.stickiness = (), LeaderStickiness()
+        shadow.in_flight, shadow.stickiness = (), LeaderStickiness(now_ms)
         shadow.reset_to(log.end.index, log.end.chain_crc)
         shadow.durable_index = log.end.index
         shadow.state = log.state

@@ -57,7 +57,7 @@ class Shadow:
         """The term whose leader asked this member to take over (leadership transfer)."""
         self.grants: dict[str, None] = {}
         """Members that granted a pre-vote since this member last campaigned."""
-        self.stickiness = LeaderStickiness()
+        self.stickiness = LeaderStickiness(float("-inf"))
         self.batches: list[Batch] = []
         self.lasts: list[int] = []
         self.crcs: list[int] = []

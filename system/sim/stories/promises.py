@@ -246,6 +246,11 @@ PROMISES: dict[str, Promise] = {
         "A member that hears a leader, or leads, votes for no other.",
         "One whose link fails would end, again and again, a leadership that works.",
     ),
+    "restarts-keep-leases": Promise(
+        "A member that has just started gives no vote while a lease that it may have promised"
+        " can still hold.",
+        "A leader that answers reads from that lease would not know what its successor commits.",
+    ),
     "stalled-disk-leads-not": Promise(
         "A leader whose disk stalls steps down.",
         "All writes would wait for one dead disk, although others could lead.",

@@ -220,14 +220,14 @@ class _WatchedInvariants(Invariants):
         event = Event(self._heap.now_ms, node, kind, text, index, term)
         self._seen.events.append(event)
 
-    def started(self, name: str, core: RaftCore, log: CommitLog) -> Shadow:
+    def started(self, name: str, core: RaftCore, log: CommitLog, now_ms: float) -> Shadow:
         state = log.state
         vote = f", voted for {state.voted_for}" if state.voted_for else ""
         holds = (
             f"its log ends at entry {log.end.index}" if log.end.index >= 0 else "its log is empty"
         )
         self._note(name, Kind.START, f"starts: {holds}, term {state.term}{vote}", log.end.index)
-        return super().started(name, core, log)
+        return super().started(name, core, log, now_ms)
 
     def ordered(self, shadow: Shadow, writes: Sequence[Write]) -> None:
         for write in writes:

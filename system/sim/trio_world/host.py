@@ -252,7 +252,7 @@ class Host:
             self.world.older.write_older_files(disk, STORE_ROOT, self.name)
         node = assemble(self.config, machine, watch.watched(self.world.mutant))
         self.node = node
-        watch.started(node)
+        watch.started(node, clock.now_ms())
         self.world.node_started(self)
         await node.run()
         await node.stop()

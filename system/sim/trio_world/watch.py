@@ -85,8 +85,8 @@ class Watch:
         self._invariants = invariants
         self._reporter = reporter
 
-    def started(self, node: Node) -> None:
-        """The node has recovered."""
+    def started(self, node: Node, now_ms: float) -> None:
+        """The node has recovered, at a time of its own clock."""
         core, log = node.broker.core, node.commit_log
         assert isinstance(core, RaftCore), "this is a member of a group"
         assert isinstance(log, CommitLog), "this is a member of a group"
@@ -94,7 +94,7 @@ class Watch:
         if before is not None:
             before.log = log  # for entries no longer in memory: the old log's disk is dead
         try:
-            self.shadow = self._invariants.started(self._name, core, log)
+            self.shadow = self._invariants.started(self._name, core, log, now_ms)
             self.steps = Steps(self._name, core)
         except Violated as found:
             self._reporter.violated(found)
@@ -115,6 +115,8 @@ class Watch:
             self._stepped(effects, now_ms, inputs)
             self.reads.check(effects.replies)
             self._ticks.stepped(core, now_ms)
+            for peer, message in effects.messages:
+                shadow.stickiness.check_vote(self._name, peer, message)
             for change in effects.role_changes:
                 self._invariants.changed_role(shadow, change)
                 self._reporter.changed_role(change)
@@ -156,7 +158,8 @@ class Watch:
 
     def received(self, core: RaftCore, message: Message, now_ms: float) -> None:
         """A message is about to be handled."""
-        del now_ms
+        if self.shadow is not None:
+            self.shadow.stickiness.received(core, message, now_ms)
         if self.steps is not None:
             self.steps.heard(message)
         self._reporter.received(core.role.value, message)
@@ -251,8 +254,9 @@ class MasterSlaveWatch:
         self._writes: deque[tuple[int, Write]] = deque()
         """Handed to the disk and not reported as carried out, by number."""
 
-    def started(self, node: Node) -> None:
+    def started(self, node: Node, now_ms: float) -> None:
         """The broker has recovered."""
+        del now_ms  # no lease depends on it
         self._log = plain_log(node.commit_log)
         master_slave = node.config.master_slave
         assert master_slave is not None, "this is no member of a group"
