@@ -5,6 +5,9 @@ tests/calibration/scorecard/hunts.jsonl are not repeated, so it can be run in pa
 two cores some five hours.
 
     .venv/bin/python -m tests.soaks.scorecard --jobs 2
+    .venv/bin/python -m tests.soaks.scorecard --again lease-after-restart
+
+With `--again` hunts that missed one of these bugs, on an older tree, are repeated.
 
 Exit codes: those of `calibrate`.
 """
@@ -12,6 +15,7 @@ Exit codes: those of `calibrate`.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 from typing import Final
@@ -19,7 +23,7 @@ from typing import Final
 import msgspec
 
 from shaketable.harness import cli
-from shaketable.harness.calibration import CLEAN, Method, Plan, read_outcomes
+from shaketable.harness.calibration import CLEAN, OUTCOMES, Method, Plan, read_outcomes
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.terminal.calibrate import PLAN, CalibrateOptions
 
@@ -49,11 +53,24 @@ def unfound_first(plan: Plan) -> Plan:
     return msgspec.structs.replace(plan, hunts=hunts)
 
 
+def forget_misses(bugs: frozenset[str]) -> None:
+    """Remove the outcomes of hunts that did not find one of these bugs."""
+    file = KEPT / OUTCOMES
+    kept = []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        outcome = json.loads(line)
+        if outcome["hunt"]["bug"] not in bugs or outcome["found"] is not None:
+            kept.append(line)
+    write_atomically(file, "".join(f"{line}\n" for line in kept))
+
+
 def main() -> int:
     """Run the hunts that are missing; return the exit code of `calibrate`."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="hunts at once")
+    parser.add_argument("--again", nargs="+", default=[], metavar="BUG", help="repeat its misses")
     options = parser.parse_args()
+    forget_misses(frozenset(options.again))
     KEPT.mkdir(exist_ok=True)
     write_atomically(KEPT / PLAN, msgspec.json.encode(unfound_first(plan_of_all())).decode() + "\n")
     return cli.run(["calibrate", "--resume", str(KEPT), "--jobs", str(options.jobs)])
