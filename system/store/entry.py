@@ -122,6 +122,37 @@ def verify_entry(data: memoryview, at: int, end: LogEnd | None, position: int) -
     return LogEnd(index, term, position + size, stored_chain)
 
 
+def sound_messages(data: memoryview, at: int, end: LogEnd, position: int) -> Iterator[LogEnd]:
+    """Yield the log's end after each message of the term of `end`, while one follows another.
+
+    The first is at byte `at` of `data`, stored at `position` of the log. Ends before the first
+    entry that is anything else, or damaged, or not wholly in `data`: `verify_entry` says what it
+    is. Most of a log is such messages, and this is what a recovery spends its time on.
+    """
+    unpack_from, crc32 = HEADER.unpack_from, zlib.crc32
+    index, term, chain, stop = end.index, end.term, end.chain_crc, len(data)
+    while (body_at := at + ENTRY_HEADER_BYTES) <= stop:
+        magic, size, found_index, found_term, found_position, channel, found_chain, crc, body = (
+            unpack_from(data, at)
+        )
+        after, index = at + size, index + 1
+        if (
+            magic != ENTRY_MAGIC
+            or size != ENTRY_HEADER_BYTES + body
+            or not body_at <= after <= stop
+            or (found_index, found_term, found_position) != (index, term, position)
+            or channel != MESSAGE_CHANNEL
+        ):
+            return
+        # As in chain_crc, without a slice for the header.
+        chain = crc32(data[at : at + CHAINED_BYTES], crc32(chain.to_bytes(4, "big")))
+        chain = crc32(data[at + _BODY_CRC_AT : body_at], chain)
+        if found_chain != chain or crc != crc32(data[body_at:after]):
+            return
+        position, at = position + size, after
+        yield LogEnd(index, term, position, chain)
+
+
 def verify_batch(batch: Batch, end: LogEnd | None) -> LogEnd:
     """Verify every entry of a batch; return the log's end after it.
 

@@ -19,6 +19,7 @@ from shaketable.system.store.entry import (
     BLANK_MAGIC,
     ENTRY_MAGIC,
     DamagedEntry,
+    sound_messages,
     verify_entry,
 )
 from shaketable.system.store.group_events import (
@@ -111,10 +112,24 @@ class LogScan:
             self._position = self._data.start_of(self._position) + self._data.file_bytes
         try:
             while True:
+                self._take_messages()
                 self.step()
         except DamagedEntry as error:
             if self.end.index < self._record.end.index:
                 raise self._damage(str(error)) from None
+
+    def _take_messages(self) -> None:
+        """Take the messages that follow in the window and the term, up to the watermark's entry."""
+        if not self.spans:
+            return  # the log's first entry is noted as such
+        add, until_index = self.rebuilder.add, self._record.end.index
+        at = self._position - self._window_position
+        for found in sound_messages(self._window, at, self.end, self._position):
+            if found.index == until_index:
+                return
+            position = self._position
+            add(position, found.position - position, found.index, found.term)
+            self.end, self._position = found, found.position
 
     def step(self) -> None:
         """Read one entry or one blank. Raises DamagedEntry if there is neither."""
