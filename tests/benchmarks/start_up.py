@@ -2,9 +2,10 @@
 
 Runs `--version`, `--help`, `check` of a valid and of an invalid history of 20 operations, and with
 --campaign a short run of three nodes, so that caches are warm; then again in turn, this checkout
-and the one that it is compared with, and prints medians of user and system time, of all processes
-that a command started and waited for, and their ratio. Processor time also grows on a busy machine:
-only what was measured in turn is to be compared.
+and the one that it is compared with, each by its own `./shaketable` with its own .venv. Prints
+medians of user and system time, of all processes that a command started and waited for, and their
+ratio. Processor time also grows on a busy machine: only what was measured in turn is to be
+compared.
 
     python tests/benchmarks/start_up.py --runs 5 --against ../older-checkout
 """
@@ -54,11 +55,12 @@ def history(folder: Path, *, is_valid: bool) -> Path:
 
 def spent(checkout: Path, arguments: list[str], folder: Path) -> Spent:
     """Run a command of a checkout; return what it took."""
-    environment = {**os.environ, "PYTHONPATH": str(checkout / "src")}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    environment = {**os.environ}
+    for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH"):  # a path would bring another's code
+        environment.pop(name, None)
     start_s = time.monotonic()
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "shaketable", *arguments],
+        [checkout / "shaketable", *arguments],
         cwd=folder,
         env=environment,
         stdout=subprocess.DEVNULL,
