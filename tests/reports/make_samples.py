@@ -11,6 +11,7 @@ Look at what changed before you commit it.
 from __future__ import annotations
 
 import io
+import itertools
 import shutil
 import subprocess
 import sys
@@ -89,6 +90,7 @@ class Studio:
                 word for pair in QUICK.items() if pair[0] not in sample.options for word in pair
             ]
             argv = [sys.executable, "-P", "-m", "shaketable", "run", *defaults, *sample.options]
+            sys.stderr.write(f"running {' '.join(sample.options) or 'a healthy system'}\n")
             done = subprocess.run(
                 [*argv, "--store", str(store)],
                 cwd=self.scratch, capture_output=True, text=True, check=False,
@@ -110,8 +112,8 @@ class Studio:
 
     def page_of(self, kind: str) -> Path | None:
         """Return the page of the first violation of a kind: of a campaign, if one shows it."""
-        runs = [self.folder(sample) for sample in SAMPLES if sample.verdict == "invalid"]
-        for folder in (*runs, *map(self.golden_folder, every_kind.RUNS)):
+        runs = (self.folder(sample) for sample in SAMPLES if sample.verdict == "invalid")
+        for folder in itertools.chain(runs, map(self.golden_folder, every_kind.RUNS)):
             for page in () if folder is None else violation_view.read_index(folder / "violations"):
                 if page.kind == kind:
                     return folder / "violations" / page.file
