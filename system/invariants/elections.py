@@ -162,7 +162,8 @@ def _end_of(core: RaftCore) -> tuple[int, int]:
 #
 # A request is judged when it arrives, and its answer when it is sent, which may be much later: no
 # vote is sent before it is durable. Source: Ongaro's dissertation sections 4.2.3 and 6.4.1 (leases
-# rely on it); only a leader that transfers its leadership may override it (3.10).
+# rely on it); only a leader that transfers its leadership may override it (3.10). A member that has
+# just started does not know whom it heard, so with leases it grants none for as long.
 
 VoteKey = tuple[str, int, bool]
 """Candidate, term, and whether it is a pre-vote."""
@@ -172,7 +173,7 @@ class LeaderStickiness:
     """What one process of a member has heard of leaders, and so whom it may vote for.
 
     `started_ms` is when it started, by its own clock: with leases, the process before it may have
-    promised one just then.
+    promised one just before.
     """
 
     __slots__ = ("_allowed", "_forbidden", "_heard_ms", "_started_ms", "_too_early")

@@ -119,9 +119,12 @@ class LogScan:
                 raise self._damage(str(error)) from None
 
     def _take_messages(self) -> None:
-        """Take the messages that follow in the window and the term, up to the watermark's entry."""
+        """Take the messages that follow in the window and the term.
+
+        Not the watermark's entry, which `step` compares with what was synced.
+        """
         if not self.spans:
-            return  # the log's first entry is noted as such
+            return  # `step` notes where the log's first entry is; no window is loaded before it
         add, until_index = self.rebuilder.add, self._record.end.index
         at = self._position - self._window_position
         for found in sound_messages(self._window, at, self.end, self._position):

@@ -86,6 +86,10 @@ def main() -> None:
     parser.add_argument("--campaign", action="store_true", help="also a run of eight seconds")
     given = parser.parse_args()
     checkouts = [ROOT] if given.against is None else [ROOT, given.against.resolve()]
+    for checkout in checkouts:  # else its first command would install, perhaps into another's
+        venv = checkout / ".venv"
+        if venv.is_symlink() or not (venv / "installed-base").exists():
+            sys.exit(f"{checkout} has no .venv of its own: call its ./shaketable --help first")
     with tempfile.TemporaryDirectory(prefix="shaketable-start-up-") as name:
         folder = Path(name)
         cases = {

@@ -391,3 +391,14 @@ def test_help_of_test_needs_no_installation(machine: Path) -> None:
     done = start(machine, "test", "--help")
     assert done.returncode == 0
     assert done.stdout.startswith("usage: shaketable test")
+
+
+def test_test_install_only_installs(machine: Path) -> None:
+    finished_venv(machine, f'case "$*" in {NOTE_PIP} *pytest*) echo tested ;; esac')
+    give_python(machine)
+    done = start(machine, "test", "--install")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert pips(machine) == f"{machine}[test]\n"
+    done = start(machine, "test", "--install", "tests/cli")
+    assert done.returncode == 254
+    assert "takes no other words" in done.stderr

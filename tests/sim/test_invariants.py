@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -43,7 +44,7 @@ from shaketable.system.sim.rules.client_history import (
     check_history,
     check_refusals,
 )
-from shaketable.system.sim.rules.invariants import Invariants
+from shaketable.system.sim.rules.invariants import Invariants, check_no_lease
 from shaketable.system.sim.rules.kept_files import HANDLES_MAX, check_handles
 from shaketable.system.sim.rules.shadow import Shadow
 from shaketable.system.sim.run_trace import Counts
@@ -591,6 +592,21 @@ def test_who_hears_a_leader_votes_for_nobody_else():
     violation = run_seed(7, Options(run_ms=20_000), mutant=mutant).violation
     assert violation.invariant == "leader-is-left-alone"
     assert re.match(r"n\d hears a leader, and would vote for n1 ", violation.finding)
+
+
+@pytest.mark.parametrize(("term", "has_lease"), [(1, True), (1, False), (3, True)])
+def test_who_is_elected_while_an_older_lease_holds_is_found(term, has_lease):
+    def member(name, term, holds_lease):
+        core = SimpleNamespace(term=term, holds_lease=lambda now_ms: holds_lease)
+        return SimpleNamespace(name=name, core=core, is_up=True, local_ms=lambda: 0.0)
+
+    elected = member("n1", 2, True)
+    members = [member("n0", term, has_lease), elected]
+    if term < 2 and has_lease:
+        with broken("lease-shuts-out"):
+            check_no_lease(members, elected)
+    else:
+        check_no_lease(members, elected)
 
 
 def test_files_that_nobody_closes_are_counted():

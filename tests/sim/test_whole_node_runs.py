@@ -20,8 +20,9 @@ from shaketable.system.client import (
     connection,
     group,
 )
-from shaketable.system.mutants import load
+from shaketable.system.mutants import Mutant, load
 from shaketable.system.node.connections.link import Link
+from shaketable.system.raft.core import RaftCore
 from shaketable.system.sim.schedules.faults import (
     Crash,
     Cut,
@@ -161,6 +162,25 @@ def test_the_scheduler_is_left_as_it_was():
 def test_a_planted_bug_of_the_core_is_found_here_too(mutant, invariants):
     found = (run_seed(seed, mutant=load(mutant)).violation for seed in range(4))
     assert {violation.invariant for violation in found if violation} == invariants
+
+
+class Disturbed(RaftCore):
+    """Votes for whoever asks, although it hears a leader."""
+
+    def _must_not_disturb(self, request):
+        return False
+
+
+@pytest.mark.parametrize(
+    ("mutant", "seed", "invariant"),
+    [
+        (load("lease-after-restart"), 2, "restarts-keep-leases"),
+        (Mutant("disturbed", Disturbed), 3, "leader-is-left-alone"),
+    ],
+    ids=["restarted", "disturbed"],
+)
+def test_a_vote_that_had_to_be_refused_is_found(mutant, seed, invariant):
+    assert run_seed(seed, mutant=mutant).violation.invariant == invariant
 
 
 def test_a_client_that_tries_again_what_may_have_happened_is_found(monkeypatch):

@@ -57,8 +57,11 @@ def forget_misses(bugs: frozenset[str]) -> None:
     """Remove the outcomes of hunts that did not find one of these bugs."""
     file = KEPT / OUTCOMES
     kept = []
-    for line in file.read_text(encoding="utf-8").splitlines():
-        outcome = json.loads(line)
+    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+        try:
+            outcome = json.loads(line)
+        except ValueError:  # it was cut off: not there
+            continue
         if outcome["hunt"]["bug"] not in bugs or outcome["found"] is not None:
             kept.append(line)
     write_atomically(file, "".join(f"{line}\n" for line in kept))
@@ -70,9 +73,13 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="hunts at once")
     parser.add_argument("--again", nargs="+", default=[], metavar="BUG", help="repeat its misses")
     options = parser.parse_args()
-    forget_misses(frozenset(options.again))
     KEPT.mkdir(exist_ok=True)
-    write_atomically(KEPT / PLAN, msgspec.json.encode(unfound_first(plan_of_all())).decode() + "\n")
+    plan = plan_of_all()
+    if strange := sorted({*options.again} - {hunt.bug for hunt in plan.hunts}):
+        parser.error(f"there is no planted bug {', '.join(strange)}")
+    if options.again:
+        forget_misses(frozenset(options.again))
+    write_atomically(KEPT / PLAN, msgspec.json.encode(unfound_first(plan)).decode() + "\n")
     return cli.run(["calibrate", "--resume", str(KEPT), "--jobs", str(options.jobs)])
 
 

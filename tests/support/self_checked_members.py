@@ -181,9 +181,14 @@ class ShakenGroup:
     def __init__(self, seed: int) -> None:
         self.rng = rng = Random(seed)
         names = (*NAMES, "n3") if rng.random() < 0.5 else NAMES
+        config = RaftConfig(lease_ms=rng.choice((0.0, 200.0)))
         self.members = {
             name: CheckedMember(
-                name, names=names, voters=NAMES if name in NAMES else (), uniform_ms=rng.uniform
+                name,
+                names=names,
+                voters=NAMES if name in NAMES else (),
+                uniform_ms=rng.uniform,
+                config=config,
             )
             for name in names
         }
