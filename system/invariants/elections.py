@@ -167,6 +167,8 @@ def _end_of(core: RaftCore) -> tuple[int, int]:
 
 VoteKey = tuple[str, int, bool]
 """Candidate, term, and whether it is a pre-vote."""
+LEFT_ALONE: Final = "leader-is-left-alone"
+KEEPS_LEASES: Final = "restarts-keep-leases"
 
 
 class LeaderStickiness:
@@ -176,14 +178,14 @@ class LeaderStickiness:
     promised one just before.
     """
 
-    __slots__ = ("_allowed", "_forbidden", "_heard_ms", "_started_ms", "_too_early")
+    __slots__ = ("_allowed", "_forbidden", "_heard_ms", "_started_ms")
 
     def __init__(self, started_ms: float) -> None:
         self._started_ms = started_ms
         self._heard_ms = float("-inf")
-        self._too_early: set[VoteKey] = set()
         self._allowed: set[VoteKey] = set()
-        self._forbidden: set[VoteKey] = set()
+        self._forbidden: dict[VoteKey, str] = {}
+        """The requests that have to be refused, and the rule that forbids a vote."""
 
     def received(self, core: RaftCore, message: Message, now_ms: float) -> None:
         """Record a message before the member handles it, by the member's own clock."""
@@ -192,38 +194,31 @@ class LeaderStickiness:
                 self._heard_ms = now_ms
         elif isinstance(message, VoteRequest):
             key = message.candidate, message.term, message.pre_vote
-            must_refuse = self._must_refuse(core, message, now_ms)
-            too_early = self._is_too_early(core, message, now_ms)
-            if not (must_refuse or too_early):  # a repeated request may get the same answer
+            rule = self._forbidden_by(core, message, now_ms)
+            if rule is None:  # a repeated request may get the same answer
                 self._allowed.add(key)
-                self._forbidden.discard(key)
-                self._too_early.discard(key)
+                self._forbidden.pop(key, None)
             elif key not in self._allowed:
-                (self._forbidden if must_refuse else self._too_early).add(key)
+                self._forbidden[key] = rule
 
-    def _must_refuse(self, core: RaftCore, request: VoteRequest, now_ms: float) -> bool:
+    def _forbidden_by(self, core: RaftCore, request: VoteRequest, now_ms: float) -> str | None:
         if request.is_transfer or request.candidate == core.leader:
-            return False
-        hears = now_ms - self._heard_ms < core.config.election_timeout_min_ms
-        return hears or core.role is Role.LEADER
-
-    def _is_too_early(self, core: RaftCore, request: VoteRequest, now_ms: float) -> bool:
-        if core.config.lease_ms <= 0 or request.is_transfer or request.candidate == core.leader:
-            return False
-        return now_ms - self._started_ms < core.config.election_timeout_min_ms
+            return None
+        timeout_ms = core.config.election_timeout_min_ms
+        if core.role is Role.LEADER or now_ms - self._heard_ms < timeout_ms:
+            return LEFT_ALONE
+        has_lease = core.config.lease_ms > 0
+        return KEEPS_LEASES if has_lease and now_ms - self._started_ms < timeout_ms else None
 
     def check_vote(self, name: str, peer: str, message: Message) -> None:
         """Raise Violated where a vote is granted that had to be refused."""
         if not isinstance(message, VoteResponse) or not message.granted:
             return
-        key = peer, message.term, message.pre_vote
+        rule = self._forbidden.get((peer, message.term, message.pre_vote))
+        if rule is None:
+            return
         vote = f"{'would vote' if message.pre_vote else 'votes'} for {peer} in term {message.term}"
-        if key in self._forbidden:
+        if rule == LEFT_ALONE:
             raise Violated("leader-is-left-alone", f"{name} hears a leader, and {vote}", name)
-        if key in self._too_early:
-            raise Violated(
-                "restarts-keep-leases",
-                f"{name} {vote} so soon after its start that a lease which it promised before may"
-                f" still hold",
-                name,
-            )
+        what = f"{name} {vote} so soon after its start that a lease it promised may still hold"
+        raise Violated("restarts-keep-leases", what, name)
