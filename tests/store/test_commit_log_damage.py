@@ -65,12 +65,12 @@ def damaged_disk(position: int | None = None, bit: int = 0):
     return disk, marked, ends
 
 
-def marked_positions() -> list[int]:
+def marked_positions(*, and_behind: bool = False) -> list[int]:
     """Return the bytes in front of the mark that carry meaning: entries and blanks."""
     _, marked, ends = damaged_disk()
     positions = []
     for before, end in pairwise(ends):
-        if end.index <= marked.index:
+        if and_behind or end.index <= marked.index:
             blank = before.position // FILE_BYTES != end.position // FILE_BYTES
             if blank:
                 start = end.position // FILE_BYTES * FILE_BYTES
@@ -89,6 +89,35 @@ def test_a_flipped_bit_in_front_of_the_mark_is_always_log_damaged(data):
     with pytest.raises(LogDamaged, match=r"/data/\d{20}: byte \d+, entry \d+: .*restore") as caught:
         open_log(disk)
     assert "\n" not in str(caught.value)
+
+
+class EntryByEntry(recovery.LogScan):
+    """Takes no runs of messages."""
+
+    def _take_messages(self):
+        return
+
+
+class LogEntryByEntry(CommitLog):
+    scan_type = EntryByEntry
+
+
+def recovered(log_type, position: int, bit: int):
+    """Return what a start finds on a damaged disk, or the error that it ends with."""
+    disk, _, _ = damaged_disk(position, bit)
+    try:
+        log = log_type.open(disk, "/store", "n0", FILE_BYTES, INDEX_FILE_BYTES)
+    except StoreError as error:
+        return type(error), str(error)
+    return [log.log_end_at(index) for index in range(-1, log.end.index + 1)]
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_runs_of_messages_are_recovered_as_entry_by_entry(data):
+    position = data.draw(st.sampled_from(marked_positions(and_behind=True)))
+    bit = data.draw(st.integers(0, 7))
+    assert recovered(CommitLog, position, bit) == recovered(LogEntryByEntry, position, bit)
 
 
 def unchained():
