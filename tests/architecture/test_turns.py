@@ -12,7 +12,16 @@ from pathlib import Path
 import pytest
 
 from tests.support import turns
-from tests.support.turns import ALL, LONG_S, TABLE, TURNS, read_table, table_of, turn_of_commit
+from tests.support.turns import (
+    ALL,
+    ALWAYS,
+    LONG_S,
+    TABLE,
+    TURNS,
+    read_table,
+    table_of,
+    turn_of_commit,
+)  # fmt: skip
 
 ROOT = Path(__file__).parents[2]
 SHARE_MAX = 1.5
@@ -27,6 +36,11 @@ def test_the_table_names_tests_that_there_are() -> None:
         text = texts.setdefault(file, (ROOT / file).read_text())
         function = rest.partition("[")[0].rpartition("::")[2]
         assert re.search(rf"\bdef {function}\(", text), f"{name}: measure long tests anew"
+
+
+def test_what_is_always_run_is_in_no_turn() -> None:
+    assert not [name for name in read_table(TABLE.read_text()) if name.startswith(ALWAYS)]
+    assert all((ROOT / name.removesuffix("::")).is_file() for name in ALWAYS)
 
 
 def test_turns_take_equally_long() -> None:
@@ -46,7 +60,7 @@ def test_each_long_test_has_one_turn_and_others_are_always_run() -> None:
 
 
 def test_a_table_is_read_as_it_was_written() -> None:
-    seconds = {"a.py::t[x y]": 9.0, "b.py::t": LONG_S, "c.py::t": 20.25}
+    seconds = {"a.py::t[x y]": 9.0, "b.py::t": LONG_S, "c.py::t": 20.25, f"{ALWAYS[0]}t[1]": 60.0}
     assert table_of(seconds) == "20.2 c.py::t\n9.0 a.py::t[x y]\n"
     assert read_table(table_of(seconds)) == {"c.py::t": 20.2, "a.py::t[x y]": 9.0}
 

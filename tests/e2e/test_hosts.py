@@ -265,8 +265,10 @@ def test_a_host_that_stays_away_is_told_and_healed_later(project: Project) -> No
         ("root@10.77.0.3", "root@10.77.0.9", "host root@10.77.0.9 of n2 cannot be reached"),
         ("root@10.77.0.3", "nobody@10.77.0.3", "it must let you in without a password"),
         ("../known_hosts", "none", "connect once by hand, so that its key is known"),
-        (str(EXAMPLE), "/no-such", "/no-such/server.py"),
-        (sys.executable, "/no/python", "/no/python: no such program there"),
+        pytest.param(str(EXAMPLE), "/no-such", "/no-such/server.py", id="no server"),
+        pytest.param(
+            sys.executable, "/no/python", "/no/python: no such program there", id="no python"
+        ),
         ("fetch_data", "client_port = 22\nfetch_data", "port 22 is in use there"),
         ("fetch_data", "folder = '/proc/x'\nfetch_data", "/proc/x: root cannot write there"),
     ],
