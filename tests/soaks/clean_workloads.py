@@ -1,6 +1,8 @@
-"""Runs workloads many times on systems without planted bugs: how many runs are valid.
+r"""Runs workloads many times on systems without planted bugs: how many runs are valid.
 
     .venv/bin/python -m tests.soaks.clean_workloads queue-delays queue-held --runs 20
+    .venv/bin/python -m tests.soaks.clean_workloads register --targets pysyncobj --runs 10 \
+        --option compaction_entries=off --time-limit 60 --faults kill,pause
 
 Each run is a campaign of its own seed on processes, with the default faults or those of --faults.
 Prints a line for each, how many were valid and how long they took; ends with 0 if all were. With
@@ -48,6 +50,7 @@ def main() -> int:
     parser.add_argument("--targets", nargs="+", default=["dledger"], metavar="TARGET")
     parser.add_argument("--world", help="as `run` takes it; its default if it is not given")
     parser.add_argument("--faults", help="as `run` takes them; its default if it is not given")
+    parser.add_argument("--option", help="as `run` takes it; of all targets")
     parser.add_argument(
         "--store", type=Path, help="keep what has ended, and runs that were not valid, here"
     )
@@ -77,7 +80,7 @@ class Soak:
     def run_all(self, target: str, workload: str) -> tuple[bool, str]:
         """Run a workload's seeds; return whether all were valid, and a line about it."""
         asked = self._asked
-        options = (target, workload, asked.world, asked.faults, asked.time_limit)
+        options = (target, workload, asked.option, asked.world, asked.faults, asked.time_limit)
         about = "-".join(filter(None, options))
         say(f"{workload} on {target}")
         runs = [
@@ -118,7 +121,7 @@ def _campaign(
         str(ROOT / "shaketable"), "run", "--workload", workload, "--target", target,
         "--seed", f"soak-{seed}", "--engine", "local", "--store", str(store),
     ]  # fmt: skip
-    for option in ("time_limit", "world", "faults"):
+    for option in ("option", "time_limit", "world", "faults"):
         if value := getattr(asked, option):
             command += [f"--{option.replace('_', '-')}", value]
     try:
