@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -27,12 +28,15 @@ from shaketable.system.node.steered.disk import (
     SteeredDisk,
 )
 from shaketable.system.node.steered.orders import (
+    FILE_NAME,
     ClockOrder,
     DiskFaultOrder,
     Orders,
     TripOrder,
     read_orders,
 )
+from shaketable.system.node.steered.steering import Steering
+from shaketable.system.raft.protocol import LeadershipTransfer
 from shaketable.system.store.disk import DiskFailed, DiskFull
 
 WALL_MS = 1_700_000_000_000.0
@@ -338,6 +342,26 @@ def test_orders_are_read_as_they_are_written() -> None:
     ):
         with pytest.raises(ValueError, match=r"."):
             read_orders(wrong)
+
+
+def test_a_trip_strikes_the_process_that_it_is_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    struck: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, _: struck.append(pid))
+    trips = (TripOrder(1, "message", pid=os.getpid() + 1), TripOrder(2, "message", nth=2))
+    (tmp_path / FILE_NAME).write_bytes(msgspec.json.encode(Orders(1, trips=trips)))
+    steering = Steering(tmp_path)
+    message = LeadershipTransfer(0, "n0")
+    steering.on_message(message)
+    assert struck == []
+    steering.on_message(message)
+    assert struck == [os.getpid()]
+    trips = (TripOrder(3, "message", pid=os.getpid()),)
+    (tmp_path / FILE_NAME).write_bytes(msgspec.json.encode(Orders(2, trips=trips)))
+    steering = Steering(tmp_path)
+    steering.on_message(message)
+    assert struck == [os.getpid()] * 2
 
 
 CONF = """

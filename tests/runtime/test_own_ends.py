@@ -539,6 +539,32 @@ def test_a_node_that_was_replaced_while_it_should_trip_is_struck_as_it_is_now(
     run(main)
 
 
+def test_who_was_killed_and_replaced_is_not_waited_for_nor_tripped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a node ends by a signal that nothing excuses: such a healthy run was UNKNOWN."""
+    monkeypatch.setattr("shaketable.harness.runtime.processes.steered.TRIP_TIMEOUT_S", 60.0)
+    ordered: list[Sequence[Mapping[str, object]]] = []
+
+    async def main(nursery: trio.Nursery) -> None:
+        with one(tmp_path) as group:
+            first = group.process.pid
+
+            async def replace() -> None:
+                await trio.sleep(0.1)
+                ordered.append(list(group.orders.now[2]))
+                await group.kill("n0")
+                group.process.start()
+
+            nursery.start_soon(replace)
+            with trio.fail_after(10):
+                lost = await group.steered.lose_power(["n0"], "sync:1000")
+            assert [each["pid"] for each in ordered[0]] == [first]
+            assert lost["incarnations"] == {"n0": 2}
+
+    run(main)
+
+
 def test_orders_that_nobody_took_back_are_found(tmp_path: Path) -> None:
     async def main(_: trio.Nursery) -> None:
         with one(tmp_path) as group:

@@ -332,14 +332,17 @@ class SteeredNodes:
         for node, each in steered.items():
             process = each.member.process
             process.excuse(number, partial(_killed_itself, process, incarnations[node]))
-            whom = {} if each.member.disk is None else {"pid": process.pid}
-            each.trips[number] = {**trip, **whom}
+            # Another fault may start the node again meanwhile: that process is not meant.
+            each.trips[number] = {**trip, "pid": process.pid}
         try:
             async with trio.open_nursery() as nursery:
                 for each in steered.values():
                     nursery.start_soon(self._order, each)
             with trio.move_on_after(TRIP_TIMEOUT_S):
-                while any(each.is_running for each in steered.values()):  # noqa: ASYNC110 - no event
+                while any(  # noqa: ASYNC110 - no event
+                    each.is_running and each.member.process.incarnation == incarnations[node]
+                    for node, each in steered.items()
+                ):
                     await trio.sleep(OBEY_POLL_S)
         finally:
             with trio.CancelScope(shield=True):

@@ -27,6 +27,12 @@ RECONNECT_S: Final = 0.5
 SEND_TICKS: Final = 2
 """Entries are sent every second tick, as by PySyncObj's own 50 and 100 ms. With each command sent
 at once (`appendEntriesUseBatch` off) one of two groups did not catch up after the faults."""
+OWN_TICK_MS: Final = 50
+ELECTION_TIMEOUTS_S: Final = (0.4, 1.4)
+"""PySyncObj's own, the shortest and the longest, for its own ticks. A node whose ticks are longer
+waits as many ticks: it accepts no timeout below three rounds of entries."""
+CONNECTION_TIMEOUT_S: Final = 3.5
+"""PySyncObj's own; it must not be shorter than an election's."""
 REPLICATED: Final = (
     "read", "write", "cas", "append", "read_at", "end", "add", "elements", "increment", "count",
 )  # fmt: skip
@@ -94,11 +100,16 @@ def configuration(given: argparse.Namespace) -> SyncObjConf:
     from pysyncobj import SyncObjConf  # noqa: PLC0415 - its folder is an argument
 
     is_kept, compacted = given.journal == "on", given.compaction_entries
+    slower = max(1.0, given.tick_ms / OWN_TICK_MS)
+    shortest_s, longest_s = (each * slower for each in ELECTION_TIMEOUTS_S)
     conf = {
         "bindAddress": given.bind,
         "commandsWaitLeader": False,  # refused at once, rather than applied after the client left
         "autoTickPeriod": given.tick_ms / 1000,
         "appendEntriesPeriod": SEND_TICKS * given.tick_ms / 1000,
+        "raftMinTimeout": shortest_s,
+        "raftMaxTimeout": longest_s,
+        "connectionTimeout": max(CONNECTION_TIMEOUT_S, longest_s),
         "connectionRetryTime": RECONNECT_S,
         "logCompactionMinEntries": NEVER if compacted == "off" else int(compacted),
     }

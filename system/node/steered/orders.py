@@ -54,12 +54,14 @@ class TripOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `on` is a kind of disk call ("read", "write", "sync", "name"), "message", or a kind of message
     such as "message:PushRequest". The trip occurs before the call is made or the message is sent.
+    With a `pid` it is for that process alone: the next one of its node is spared.
     """
 
     number: int
     on: str
     nth: int = 1
     what: Literal["kill", "stop"] = "kill"
+    pid: int = 0
 
 
 class Orders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

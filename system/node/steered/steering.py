@@ -115,7 +115,7 @@ class Steering:
     def _follow(self, orders: Orders) -> None:
         self.clock.follow(orders.clocks)
         with self._lock:
-            self._trips = orders.trips
+            self._trips = tuple(each for each in orders.trips if each.pid in (0, os.getpid()))
             for number in set(self._tripped) - {trip.number for trip in orders.trips}:
                 del self._tripped[number]
         self._disk_faults.follow(orders.disk_faults)
