@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -129,8 +130,10 @@ def replicated_object(given: argparse.Namespace) -> Any:
 
     class Store(SyncObj):  # type: ignore[misc]  # it has no types
         def __init__(self) -> None:
-            super().__init__(given.self, given.peers.split(","), configuration(given))
+            others = [peer for peer in given.peers.split(",") if peer]
+            super().__init__(given.self, others, configuration(given))
             self.values = Values()
+            self.ballast = os.urandom(1000 * given.state_kb)
 
         @replicated  # type: ignore[untyped-decorator]
         def run(self, name: str, arguments: list[Any]) -> Any:
@@ -224,6 +227,7 @@ def main() -> None:
     parser.add_argument("--compaction-entries", required=True)
     parser.add_argument("--reads", required=True)
     parser.add_argument("--tick-ms", required=True, type=int)
+    parser.add_argument("--state-kb", required=True, type=int)
     given = parser.parse_args()
     sys.path.insert(0, given.library)
     logging.basicConfig(
