@@ -449,7 +449,8 @@ class LosesPower(Protocol):
         """Cut the power of nodes, all at once; `restart` starts them again.
 
         With `on` ("sync:3", "message:PushRequest") each node loses power at that event of its own
-        (its third sync from now on), or at the timeout if the event does not come. Returns
+        (its third sync from now on), or at the timeout if the event does not come. A node that
+        another fault ended meanwhile, and started again, loses it when the others have. Returns
         {"incarnations": as `World.kill`, "lost_bytes": by node, data that was certainly unsynced;
         where they are known: "lost_entries": by node, names of files whose folder was not synced}.
         """

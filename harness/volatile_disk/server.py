@@ -210,7 +210,7 @@ class Server:
                 self._carry_out(request)
             return
         verdict = self._orders.judge(call)
-        if verdict.kills:
+        if verdict.kills and _lives(verdict.kills):
             self._kill_at(request, verdict, call)
         elif verdict.delay_s or verdict.stalled_by:
             self._wait(request, verdict, verdict.delay_s)
@@ -352,6 +352,18 @@ class Server:
         self._waiting.clear()
         self._due.clear()
         self._files.unmounted()
+
+
+def _lives(process: int) -> bool:
+    """Whether a trip's process is still there; another one of its node may call by now."""
+    if process == orders.THE_CALLER:
+        return True
+    with suppress(PermissionError):
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return False
+    return True
 
 
 def _process_of(thread: int) -> int:

@@ -3,12 +3,25 @@
 All faults on all worlds: tests/soaks/killed_harness.py.
 """
 
+import tempfile
+from pathlib import Path
+
 import pytest
-from killed_harness import try_one
+from killed_harness import mounts_of, try_one
 
 from shaketable.harness.network.probe import why_no_namespace
 
 pytestmark = pytest.mark.e2e
+
+
+def test_a_trial_answers_for_mounts_of_its_own_and_outside_of_temporary_folders():
+    place = Path(tempfile.gettempdir()).resolve()
+    where = [f"{place}/a\\040b/n1/disk", f"{place}/other/n1/disk", "/mnt", f"{place}/a"]
+    lines = [f"{n} 27 7:{n} / {at} rw - ext4 /dev/loop{n} rw" for n, at in enumerate(where)]
+    assert [line.split()[3] for line in mounts_of(place / "a b", "\n".join(lines))] == [
+        where[0],
+        where[2],
+    ]
 
 
 @pytest.mark.parametrize(

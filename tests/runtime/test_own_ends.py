@@ -555,12 +555,20 @@ def test_who_was_killed_and_replaced_is_not_waited_for_nor_tripped(
                 ordered.append(list(group.orders.now[2]))
                 await group.kill("n0")
                 group.process.start()
+                await trio.sleep(0.1)
+                ordered.append(list(group.orders.now[2]))
 
             nursery.start_soon(replace)
             with trio.fail_after(10):
                 lost = await group.steered.lose_power(["n0"], "sync:1000")
             assert [each["pid"] for each in ordered[0]] == [first]
             assert lost["incarnations"] == {"n0": 2}
+            await trio.sleep(0.2)
+            assert ordered[1] == []
+            before = group.orders.version
+            lost = await group.steered.lose_power(["n0"], "sync:1")
+            assert lost["incarnations"] == {"n0": UNTOUCHED}
+            assert group.orders.version == before, "who does not run is given no order"
 
     run(main)
 

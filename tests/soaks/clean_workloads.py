@@ -50,7 +50,7 @@ def main() -> int:
     parser.add_argument("--targets", nargs="+", default=["dledger"], metavar="TARGET")
     parser.add_argument("--world", help="as `run` takes it; its default if it is not given")
     parser.add_argument("--faults", help="as `run` takes them; its default if it is not given")
-    parser.add_argument("--option", help="as `run` takes it; of all targets")
+    parser.add_argument("--option", help="as `run` takes it, several by commas; of all targets")
     parser.add_argument(
         "--store", type=Path, help="keep what has ended, and runs that were not valid, here"
     )
@@ -81,7 +81,7 @@ class Soak:
         """Run a workload's seeds; return whether all were valid, and a line about it."""
         asked = self._asked
         options = (target, workload, asked.option, asked.world, asked.faults, asked.time_limit)
-        about = "-".join(filter(None, options))
+        about = "-".join(filter(None, options)).replace("/", "_")
         say(f"{workload} on {target}")
         runs = [
             self._ended.get((about, seed)) or self._run(seed, target, workload, about)

@@ -75,7 +75,6 @@ class Machine:
         processes: those of the trial that live: pid and program.
         namespaces: those in which they are, and this process is not.
         mounts: those of the machine, except where tests beside this one keep temporary files.
-        loops: loop devices of files in the trial's folder.
         rules, interfaces, preload: of the machine, whoever's.
         scratch: what stands in the trial's folder for temporary files.
     """
@@ -83,7 +82,6 @@ class Machine:
     processes: Mapping[int, str]
     namespaces: frozenset[str]
     mounts: frozenset[str]
-    loops: frozenset[str]
     rules: str
     interfaces: frozenset[str]
     preload: str
@@ -129,7 +127,7 @@ def try_one(fault: str, world: str, variant: str, parent: Path) -> Trial:
     moment in which the fault is being applied, as far as it can be met.
     """
     trial = Trial(fault, world, variant)
-    folder = Path(tempfile.mkdtemp(prefix="killed-", dir=parent))
+    folder = Path(tempfile.mkdtemp(prefix="killed-", dir=parent)).resolve()
     token = secrets.token_hex(8)
     environment = _environment(folder, token)
     try:
@@ -164,8 +162,7 @@ def look(token: str, folder: Path) -> Machine:
     return Machine(
         processes=found,
         namespaces=frozenset(spaces),
-        mounts=frozenset(_mounts(folder)),
-        loops=frozenset(_loops(folder)),
+        mounts=frozenset(mounts_of(folder, Path("/proc/self/mountinfo").read_text())),
         rules=_rules(),
         interfaces=frozenset(path.name for path in Path("/sys/class/net").iterdir()),
         preload=_text(Path("/etc/ld.so.preload")),
@@ -173,18 +170,13 @@ def look(token: str, folder: Path) -> Machine:
     )
 
 
-def _mounts(folder: Path) -> Iterator[str]:
+def mounts_of(folder: Path, mountinfo: str) -> Iterator[str]:
     """What is mounted, but for what other tests have mounted in their own temporary folders."""
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+    shared = Path(tempfile.gettempdir()).resolve()
+    for line in mountinfo.splitlines():
         where = Path(re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), line.split()[4]))
-        if where.is_relative_to(folder) or not where.is_relative_to(tempfile.gettempdir()):
+        if where.is_relative_to(folder) or not where.is_relative_to(shared):
             yield line.split(" ", 1)[1]
-
-
-def _loops(folder: Path) -> Iterator[str]:
-    for path in Path("/sys/block").glob("loop*/loop/backing_file"):
-        if _text(path).startswith(f"{folder}/"):
-            yield path.parts[3]
 
 
 def _compare(first: Machine, last: Machine) -> tuple[str, ...]:
@@ -192,7 +184,6 @@ def _compare(first: Machine, last: Machine) -> tuple[str, ...]:
     left = [f"process {pid} ({name})" for pid, name in last.processes.items()]
     left += [f"namespace {space}" for space in sorted(last.namespaces)]
     left += [f"mount {mount}" for mount in sorted(last.mounts - first.mounts)]
-    left += [f"loop device {name}" for name in sorted(last.loops - first.loops)]
     left += [f"interface {name}" for name in sorted(last.interfaces - first.interfaces)]
     left += [f"scratch {name}" for name in last.scratch]
     if last.rules != first.rules:

@@ -214,6 +214,19 @@ def test_a_trip_ends_the_process_before_the_call_has_an_effect(
     assert disk.lose() == {"bytes": 1, "entries": 0, "sizes": 0}
 
 
+def test_a_trip_for_a_process_that_is_gone_ends_no_other(
+    tmp_path: Path, disk: VolatileDisk
+) -> None:
+    with program(disk, tmp_path, SYNC) as first:
+        first.communicate(timeout=WAIT_S)
+    disk.order(trips=[{"number": 1, "on": "sync", "nth": 1, "what": "kill", "pid": first.pid}])
+    with program(disk, tmp_path, SYNC * 2) as second:
+        shown, _ = second.communicate(timeout=WAIT_S)
+    assert shown.split() == ["writes", "synced"] * 2
+    assert second.returncode == 0
+    assert disk.tripped() is None
+
+
 def test_a_trip_at_a_write_leaves_it_unsynced(tmp_path: Path, disk: VolatileDisk) -> None:
     with program(disk, tmp_path, "sys.stdin.readline()" + SYNC) as process:
         trip = {"number": 1, "on": "write", "nth": 1, "what": "kill", "pid": process.pid}

@@ -327,26 +327,36 @@ class SteeredNodes:
         event, _, nth = on.rpartition(":")
         number = next(self._numbers)
         trip = {"number": number, "on": event, "nth": int(nth), "what": "kill"}
-        steered = {node: self._nodes[node] for node in nodes if self._nodes[node].is_running}
-        incarnations = {node: each.member.process.incarnation for node, each in steered.items()}
-        for node, each in steered.items():
-            process = each.member.process
-            process.excuse(number, partial(_killed_itself, process, incarnations[node]))
-            # Another fault may start the node again meanwhile: that process is not meant.
-            each.trips[number] = {**trip, "pid": process.pid}
+        steered: dict[str, _Node] = {}
+        incarnations: dict[str, int] = {}
+        for node in nodes:
+            process = self._nodes[node].member.process
+            pid = process.pid
+            if pid is None:
+                continue
+            steered[node], incarnations[node] = self._nodes[node], process.incarnation
+            process.excuse(number, partial(_killed_itself, process, process.incarnation))
+            # Another fault may start the node again before its order is withdrawn: that process
+            # must not kill itself, as nothing would explain its end.
+            steered[node].trips[number] = {**trip, "pid": pid}
         try:
             async with trio.open_nursery() as nursery:
                 for each in steered.values():
                     nursery.start_soon(self._order, each)
             with trio.move_on_after(TRIP_TIMEOUT_S):
-                while any(  # noqa: ASYNC110 - no event
-                    each.is_running and each.member.process.incarnation == incarnations[node]
-                    for node, each in steered.items()
-                ):
-                    await trio.sleep(OBEY_POLL_S)
+                async with trio.open_nursery() as nursery:
+                    for node, each in steered.items():
+                        nursery.start_soon(self._await_trip, each, number, incarnations[node])
         finally:
             with trio.CancelScope(shield=True):
                 await self._withdraw_trips(steered, number, incarnations, struck)
+
+    async def _await_trip(self, steered: _Node, number: int, incarnation: int) -> None:
+        """Wait for that process's end, and withdraw its order at once."""
+        while steered.is_running and steered.member.process.incarnation == incarnation:  # noqa: ASYNC110 - no event
+            await trio.sleep(OBEY_POLL_S)
+        with suppress(OSError):  # `_withdraw_trips` tries again, and reports it
+            await self._withdraw(steered, steered.trips, number)
 
     async def _withdraw_trips(
         self,

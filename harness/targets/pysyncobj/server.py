@@ -30,8 +30,8 @@ SEND_TICKS: Final = 2
 at once (`appendEntriesUseBatch` off) one of two groups did not catch up after the faults."""
 OWN_TICK_MS: Final = 50
 ELECTION_TIMEOUTS_S: Final = (0.4, 1.4)
-"""PySyncObj's own, the shortest and the longest, for its own ticks. A node whose ticks are longer
-waits as many ticks: it accepts no timeout below three rounds of entries."""
+"""PySyncObj's own, the shortest and the longest. They grow with ticks that are longer than its own,
+since the shortest must be longer than three rounds of entries."""
 CONNECTION_TIMEOUT_S: Final = 3.5
 """PySyncObj's own; it must not be shorter than an election's."""
 REPLICATED: Final = (

@@ -125,7 +125,7 @@ class Steering:
             orders.version,
             len(orders.clocks),
             len(orders.disk_faults),
-            len(orders.trips),
+            len(self._trips),
         )
 
     def _rearm(self) -> None:
