@@ -170,17 +170,28 @@ DISK_ERRORS = DiskFault(
 )
 
 
-# Disk full: every write that needs space fails with ENOSPC.
+# Disk full: every write that needs space fails with ENOSPC, or only one to three of them.
+#
+# The latter is a disk that other programs use too: they free space, and take it. So a node runs out
+# of space in the middle of what it saves, and not only before.
 #
 # Source: FoundationDB's simulated drives that fill up; DESIGN.md decision 2.
 
+REFUSED_MAX = 3
+
 
 def _draw_disk_full(rng: Random, index: int) -> Json:
-    return {"op": "write", "error": "ENOSPC"}
+    spec: Json = {"op": "write", "error": "ENOSPC"}
+    if index % 2:
+        spec |= {"nth": rng.randint(1, NTH_MAX), "times": rng.randint(1, REFUSED_MAX)}
+    return spec
 
 
 def _phrase_disk_full(spec: DiskFaultSpec) -> str:
-    return "full disk of"
+    if not spec.times:
+        return "full disk of"
+    calls = "1 write" if spec.times == 1 else f"{spec.times} writes"
+    return f"full disk ({calls}, from call {spec.nth} on) of"
 
 
 DISK_FULL = DiskFault(

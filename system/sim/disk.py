@@ -216,7 +216,8 @@ class Platter:
     """What a node's disk stores, and its active faults.
 
     `capacity_bytes` bounds the allocated bytes (None: no limit); with `copies_on_write` each write
-    needs free blocks. `sync_failures` is how many of the next file syncs fail, each dropping the
+    needs free blocks, and `refuses` decides which of the writes without any fail (None: all).
+    `sync_failures` is how many of the next file syncs fail, each dropping the
     file's unsynced pages. `is_failing`: every operation is an I/O error. `stop_at` is the number of
     changing operations after which the incarnation loses power in the middle of one. `operations`,
     `syncs` and `written_bytes` count what was done; `lost_bytes` what crashes lost.
@@ -234,6 +235,7 @@ class Platter:
         "on_operation",
         "on_read",
         "operations",
+        "refuses",
         "stop_at",
         "sync_failures",
         "syncs",
@@ -244,6 +246,7 @@ class Platter:
     def __init__(self, capacity_bytes: int | None = None) -> None:
         self.capacity_bytes = capacity_bytes
         self.copies_on_write = False
+        self.refuses: Callable[[], bool] | None = None
         self.inodes: dict[str, Inode] = {}
         self.names_durable: dict[str, Inode] = {}
         self.name_changes: dict[str, list[tuple[str, Inode | None]]] = {}
@@ -468,23 +471,19 @@ class SimDisk:
         more = blocks - inode.allocated_bytes
         if more <= 0:
             return
-        platter = self.platter
-        if (
-            platter.capacity_bytes is not None
-            and platter.used_bytes + more > platter.capacity_bytes
-        ):
-            raise self.fail(DiskFull("no space left on device"))
-        platter.used_bytes += more
+        self._require(more)
+        self.platter.used_bytes += more
         inode.allocated_bytes = blocks
 
     def require_free_blocks(self, size: int) -> None:
         """Raise DiskFull unless so many bytes, rounded up to blocks, are free."""
+        self._require(-(-size // BLOCK_BYTES) * BLOCK_BYTES)
+
+    def _require(self, free_bytes: int) -> None:
         platter = self.platter
-        blocks = -(-size // BLOCK_BYTES) * BLOCK_BYTES
-        if (
-            platter.capacity_bytes is not None
-            and platter.used_bytes + blocks > platter.capacity_bytes
-        ):
+        capacity = platter.capacity_bytes
+        is_short = capacity is not None and platter.used_bytes + free_bytes > capacity
+        if is_short and (platter.refuses is None or platter.refuses()):
             raise self.fail(DiskFull("no space left on device"))
 
     def _put(self, path: str, inode: Inode | None, *, frees: bool = True) -> None:

@@ -6,6 +6,7 @@ A fault that has no effect (a crash of a node that is down) is not counted.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from shaketable.system.raft.protocol import Role, RoleChange, Truncate, Write
@@ -48,6 +49,7 @@ from shaketable.system.sim.schedules.faults import (
     expand_links,
     stand_ins,
 )
+from shaketable.system.sim.schedules.random_streams import RandomStreams
 from shaketable.system.sim.schedules.schedule import Settings
 
 AFault = TypeVar("AFault", bound=NodeFault)
@@ -154,6 +156,7 @@ class FaultyWorld(Protocol[Member]):
     heap: EventHeap
     trace: Trace
     counts: Counts
+    rngs: RandomStreams
 
     @property
     def network(self) -> Links:
@@ -208,6 +211,7 @@ class FaultActions(Generic[Member]):
         self._strikes: list[Strike] = []
         self._at_truncation: list[CrashAtTruncation] = []
         self._terms: dict[str, int] = {}
+        self._to_fill: list[tuple[Platter, FullDisk]] = []
         self._in_force: list[tuple[Member | Platter, NodeFault, float]] = []
 
     def apply(self, fault: AnyFault) -> None:
@@ -448,8 +452,11 @@ class FaultActions(Generic[Member]):
             platter.is_failing = True
             heap.push(fault.end_ms, self._undo_eio, member, platter, fault)
         elif isinstance(fault, FullDisk):
-            self._put_in_force(platter, fault, platter.used_bytes + fault.spare_bytes)
-            self._set_capacity(platter)
+            if fault.since:
+                self._to_fill.append((platter, fault))
+                platter.on_operation = partial(self._fill_at, member, platter)
+            else:
+                self._fill(member, platter, fault)
             heap.push(fault.end_ms, self._undo_full_disk, member, platter, fault)
 
     # ---- several faults of one kind at a node: the end of one leaves the others in force ----
@@ -479,11 +486,14 @@ class FaultActions(Generic[Member]):
                 platter.stop_at = int(stop_at)
                 member.loses_unsynced = fault.loses_unsynced
 
-    def _set_capacity(self, platter: Platter) -> None:
-        """Leave as little space as any full-disk fault in force."""
+    def _set_capacity(self, member: Member, platter: Platter) -> None:
+        """Leave as little space as any full-disk fault in force, and refuse as often."""
         full = self._others(platter, FullDisk)
         platter.capacity_bytes = min((int(capacity) for _, capacity in full), default=None)
         platter.copies_on_write = any(fault.copies_on_write for fault, _ in full)
+        refused = max((fault.refused for fault, _ in full), default=1.0)
+        rng = self._world.rngs.stream(f"full_disk/{member.name}")
+        platter.refuses = None if refused >= 1 else partial(rng.chance, refused)
 
     def _undo_crash_at_operation(
         self, member: Member, platter: Platter, fault: CrashAtOperation
@@ -514,8 +524,27 @@ class FaultActions(Generic[Member]):
             platter.is_failing = False
             self._world.restart(member)
 
+    def _fill(self, member: Member, platter: Platter, fault: FullDisk) -> None:
+        self._put_in_force(platter, fault, platter.used_bytes + fault.spare_bytes)
+        self._set_capacity(member, platter)
+
+    def _fill_at(self, member: Member, platter: Platter, _: str, path: str) -> None:
+        """Begin what has waited for a write to that path."""
+        for on, fault in list(self._to_fill):
+            if on is platter and fault.since in path:
+                self._forget_to_fill(platter, fault)
+                self._fill(member, platter, fault)
+
+    def _forget_to_fill(self, platter: Platter, fault: FullDisk) -> None:
+        self._to_fill.remove((platter, fault))
+        if all(on is not platter for on, _ in self._to_fill):
+            platter.on_operation = None
+
     def _undo_full_disk(self, member: Member, platter: Platter, fault: FullDisk) -> None:
+        if (platter, fault) in self._to_fill:  # nothing was written there
+            self._forget_to_fill(platter, fault)
+            return
         self._end(platter, fault)
-        self._set_capacity(platter)
+        self._set_capacity(member, platter)
         self._world.restart(member)
         member.measure_disk()  # real nodes measure each second; some worlds only for expiry

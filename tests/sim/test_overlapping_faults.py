@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shaketable.system.sim.disk import Platter
+from shaketable.system.sim.disk import Platter, SimDisk
 from shaketable.system.sim.fault_actions import FaultActions
 from shaketable.system.sim.schedules.faults import (
     AnyFault,
@@ -18,6 +18,8 @@ from shaketable.system.sim.schedules.faults import (
     FailFsync,
     FullDisk,
 )
+from shaketable.system.sim.schedules.random_streams import RandomStreams
+from shaketable.system.store.disk import DiskFull
 
 
 class Stage:
@@ -34,7 +36,7 @@ class Stage:
             disk=SimpleNamespace(platter=self.platter), measure_disk=lambda: None,
         )  # fmt: skip
         self.world = SimpleNamespace(
-            heap=self, present={"n0": self.member}, leader=lambda: None,
+            heap=self, present={"n0": self.member}, leader=lambda: None, rngs=RandomStreams(0),
             trace=SimpleNamespace(write=None), counts=SimpleNamespace(fault=lambda kind: None),
             restart=lambda _: self.restarts.append(self.now_ms),
         )  # fmt: skip
@@ -87,6 +89,55 @@ def test_a_disk_is_full_until_the_last_fault_ends() -> None:
     assert (platter.capacity_bytes, platter.copies_on_write) == (8192, False)
     stage.go_on(300)
     assert platter.capacity_bytes is None
+
+
+def test_a_nearly_full_disk_refuses_some_writes_and_a_full_one_beside_it_all() -> None:
+    stage = Stage().play(
+        at(FullDisk, 0, 200, refused=0.3), at(FullDisk, 100, 50), until_ms=50
+    )  # fmt: skip
+    disk = SimDisk(stage.platter)
+
+    def refused() -> int:
+        count = 0
+        for number in range(200):
+            try:
+                disk.create(f"{number}", 4096).close()
+            except DiskFull:
+                count += 1
+        return count
+
+    assert 30 < refused() < 90
+    stage.go_on(120)
+    assert refused() == 200
+    stage.go_on(170)
+    assert 30 < refused() < 90
+    stage.go_on(250)
+    assert refused() == 0
+
+
+def test_a_disk_becomes_full_as_something_is_written() -> None:
+    stage = Stage().play(
+        at(FullDisk, 0, 100, since="/appliedto"), at(FullDisk, 0, 200, since="/index/"),
+        until_ms=50,
+    )  # fmt: skip
+    disk = SimDisk(stage.platter)
+    disk.create("store/data/0", 4096)
+    disk.create("store/index/0", 0)
+    with pytest.raises(DiskFull):
+        disk.create("store/data/1", 4096)
+    disk.create("store/appliedto", 0)
+    stage.go_on(150)
+    with pytest.raises(DiskFull):
+        disk.create("store/data/1", 4096)
+    stage.go_on(250)
+    disk.create("store/data/1", 4096)
+    assert stage.platter.on_operation is None
+
+    stage = Stage().play(at(FullDisk, 0, 100, since="/index/"), until_ms=150)
+    disk = SimDisk(stage.platter)
+    disk.create("store/index/0", 4096)
+    assert stage.restarts == []
+    assert stage.platter.on_operation is None
 
 
 def test_a_fault_takes_back_only_the_fsync_failure_that_it_brought() -> None:

@@ -68,7 +68,8 @@ class Folder:
     ) -> None:
         self.disk = SimDisk(deepcopy(disk.platter))
         platter = self.disk.platter
-        platter.stop_at = platter.capacity_bytes = platter.on_operation = platter.on_read = None
+        platter.stop_at = platter.capacity_bytes = platter.refuses = None
+        platter.on_operation = platter.on_read = None
         platter.is_failing, platter.sync_failures = False, 0
         self.rng = rng
         self.root = root
@@ -580,7 +581,8 @@ def check_recovery(
 
 def _copy(disk: SimDisk) -> SimDisk:
     platter = deepcopy(disk.platter)
-    platter.stop_at = platter.capacity_bytes = platter.on_operation = platter.on_read = None
+    platter.stop_at = platter.capacity_bytes = platter.refuses = None
+    platter.on_operation = platter.on_read = None
     platter.is_failing, platter.sync_failures = False, 0
     return SimDisk(platter)
 

@@ -162,11 +162,16 @@ class FullDisk(NodeFault, frozen=True, tag="full_disk"):
     """The disk has only `spare_bytes` left.
 
     With `copies_on_write` overwriting needs space too, as on btrfs, ZFS or a thin volume: even a
-    preallocated file can run out of space.
+    preallocated file can run out of space. `refused` is the share, 0.0 to 1.0, of the writes
+    without space that are refused: other programs use the disk too, so that a write may find some
+    that they have freed, and the next one none. `since` delays all this until a path that contains
+    it is written, as "appliedto": so the disk becomes full in the middle of what is saved.
     """
 
     spare_bytes: int = 0
     copies_on_write: bool = False
+    refused: float = 1.0
+    since: str = ""
 
 
 class BitRot(NodeFault, frozen=True, tag="bit_rot"):

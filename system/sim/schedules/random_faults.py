@@ -101,6 +101,12 @@ class TargetPicker:
 Maker = Callable[[TargetPicker, RandomStream, int, int], AnyFault]
 """Creates a fault from its start and duration."""
 
+FULL_SINCE = (
+    *("", "", "", "", "", ""),
+    *("/data/", "/consumequeue/", "/index/", "/appliedto", "/appliedto", "/snapshot"),
+)
+"""What is written as a disk becomes full; half of the time that does not matter."""
+
 FAULT_MAKERS: dict[str, Maker] = {
     "crash": lambda w, d, at, ms: Crash(
         start_ms=at, duration_ms=ms, node=w.node(), loses_unsynced=d.random() < 0.7
@@ -151,6 +157,8 @@ FAULT_MAKERS: dict[str, Maker] = {
         node=w.node(),
         spare_bytes=d.choice((0, 6_000, 6_000, 20_000, 200_000)),
         copies_on_write=d.random() < 0.6,
+        refused=d.choice((1.0, 1.0, 0.5, 0.1)),
+        since=d.choice(FULL_SINCE),
     ),
     "bit_rot": lambda w, d, at, ms: BitRot(
         start_ms=at, duration_ms=ms, node=w.node(), place=d.random(), bit=d.randrange(8)
