@@ -280,8 +280,8 @@ class ProcessWorld(SteeredCapabilities, ClientsOfWorkers):
     async def remove_member(self, node: str) -> Json:
         """Remove the node from its group; see `MovesMembers.remove_member`."""
         assert isinstance(self._target, ChangesMembers), "the fault was not available"
-        if self._disks.awaited:  # a quorum of those that are left may need it
-            why = f"{', '.join(sorted(self._disks.awaited))} is not back yet"
+        if without := self._disks.without:  # a quorum of those that are left may need it
+            why = f"{', '.join(sorted(without))} is not back yet"
             return {"took_ms": None, "members": [], "error": why}
         with self._leaving.asked(node):
             return await group_status.remove_member(self._target, self._layouts(), node)

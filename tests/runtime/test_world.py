@@ -180,6 +180,44 @@ def test_a_node_that_lost_its_disk_is_not_started_as_it_was(tmp_path):
     trio.run(main)
 
 
+class LosesDisksAndMembers(FakeTarget):
+    """Nodes may lose their disks while no other is missing; members may go."""
+
+    def why_no_disk_may_go(self, nodes): ...
+
+    def why_not_now(self, node, missing):
+        return ", ".join(missing) or None
+
+    def store(self, layout): ...
+
+    async def renew(self, layouts, node, lost): ...
+
+    async def readmit(self, layouts, node, lost, timeout_s): ...
+
+    def why_no_member_may_go(self, nodes): ...
+
+    async def remove_member(self, layouts, node, timeout_s):
+        raise AssertionError("it is asked")
+
+    async def add_member(self, layouts, node, timeout_s): ...
+
+
+def test_while_a_node_is_killed_for_its_disk_no_other_loses_its_own_or_leaves(tmp_path):
+    """Or a group of three is left with one: such a healthy run was UNKNOWN."""
+
+    async def main():
+        async with process_group(tmp_path, LosesDisksAndMembers(), {}) as (world, _):
+            assert world.why_not_wiped("n0") is None
+            world._disks.lost.add("n1")
+            assert world.why_not_wiped("n0") == "n1"
+            assert world.why_not_wiped("n1") == "it does not run"
+            answer = await world.remove_member("n0")
+            assert answer["error"] == "n1 is not back yet"
+            world._disks.lost.discard("n1")
+
+    trio.run(main)
+
+
 def test_a_node_that_caught_up_late_has_its_disk_back(tmp_path):
     async def main():
         async with group(tmp_path) as (world, _, _members):

@@ -199,18 +199,24 @@ class Disks:
         self._machines = machines
         self._losses: Counter[str] = Counter()
 
+    @property
+    def without(self) -> set[str]:
+        """Nodes that are losing their disk, or have lost it and have not caught up yet.
+
+        While a node is killed for its disk it is lost already, and not awaited yet.
+        """
+        return self.awaited | self.lost
+
     def why_not_wiped(self, node: str) -> str | None:
         """Return why a node's disk must not be lost now; None if it may."""
-        machines = self._machines
+        machines, without = self._machines, self.without
         missing = [
             other
             for other in machines.layouts
             if other != node
-            and (
-                not machines.is_running(other) or machines.is_paused(other) or other in self.awaited
-            )
+            and (not machines.is_running(other) or machines.is_paused(other) or other in without)
         ]
-        if not machines.is_running(node) or node in self.awaited:
+        if not machines.is_running(node) or node in without:
             return "it does not run"
         return self._known().why_not_now(node, missing)
 
