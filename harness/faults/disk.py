@@ -190,8 +190,9 @@ def _draw_disk_full(rng: Random, index: int) -> Json:
 def _phrase_disk_full(spec: DiskFaultSpec) -> str:
     if not spec.times:
         return "full disk of"
-    calls = "1 write" if spec.times == 1 else f"{spec.times} writes"
-    return f"full disk ({calls}, from call {spec.nth} on) of"
+    if spec.times == 1:
+        return f"full disk (at write {spec.nth} from now) of"
+    return f"full disk (at writes {spec.nth} to {spec.nth + spec.times - 1} from now) of"
 
 
 DISK_FULL = DiskFault(

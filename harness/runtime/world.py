@@ -280,7 +280,7 @@ class ProcessWorld(SteeredCapabilities, ClientsOfWorkers):
     async def remove_member(self, node: str) -> Json:
         """Remove the node from its group; see `MovesMembers.remove_member`."""
         assert isinstance(self._target, ChangesMembers), "the fault was not available"
-        if without := self._disks.without:  # a quorum of those that are left may need it
+        if without := self._disks.without_disk:  # a quorum of those that are left may need it
             why = f"{', '.join(sorted(without))} is not back yet"
             return {"took_ms": None, "members": [], "error": why}
         with self._leaving.asked(node):

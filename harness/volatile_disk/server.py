@@ -358,11 +358,12 @@ def _lives(process: int) -> bool:
     """Whether a trip's process is still there; another one of its node may call by now."""
     if process == orders.THE_CALLER:
         return True
-    with suppress(PermissionError):
-        try:
-            os.kill(process, 0)
-        except ProcessLookupError:
-            return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it is there, and another user's
+        return True
     return True
 
 

@@ -200,7 +200,7 @@ class Disks:
         self._losses: Counter[str] = Counter()
 
     @property
-    def without(self) -> set[str]:
+    def without_disk(self) -> set[str]:
         """Nodes that are losing their disk, or have lost it and have not caught up yet.
 
         While a node is killed for its disk it is lost already, and not awaited yet.
@@ -209,7 +209,7 @@ class Disks:
 
     def why_not_wiped(self, node: str) -> str | None:
         """Return why a node's disk must not be lost now; None if it may."""
-        machines, without = self._machines, self.without
+        machines, without = self._machines, self.without_disk
         missing = [
             other
             for other in machines.layouts

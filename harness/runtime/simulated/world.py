@@ -267,7 +267,7 @@ class SimulatedWorld(SteeredCapabilities):
 
     async def remove_member(self, node: str) -> Json:
         """Remove the node from its group; see `MovesMembers.remove_member`."""
-        if without := self._disks.without:  # a quorum of those that are left may need it
+        if without := self._disks.without_disk:  # a quorum of those that are left may need it
             why = f"{', '.join(sorted(without))} is not back yet"
             return {"took_ms": None, "members": [], "error": why}
         with self._leaving.asked(node):
