@@ -27,6 +27,7 @@ from shaketable.workloads.log import LogWorkload
 from shaketable.workloads.message_queue import EverythingClients
 from shaketable.workloads.queue_push import QueuePush, QueuePushOrdered
 from shaketable.workloads.register import RegisterWorkload
+from shaketable.workloads.work_queue import OrderKeys
 
 GENERAL_CHECKERS: Final = ("durability", "committed-prefix", "vacuity", "stats")
 """Checkers that judge the topics of all parts."""
@@ -217,7 +218,7 @@ class EveryClient(Combined):
 
 
 class CombinedQueues(Combined):
-    """A message queue, push consumers and ordered consumers, each on its own topic."""
+    """A message queue, push and ordered consumers, and order keys, each on its own topic."""
 
 
 PLUGINS = (
@@ -239,6 +240,7 @@ PLUGINS = (
             Part("queue", EverythingClients(), 10),
             Part("push", QueuePush(), 6),
             Part("ordered", QueuePushOrdered(), 4),
+            Part("order-keys", OrderKeys(), 4),
         ),
     ),
 )

@@ -1,6 +1,7 @@
-"""A work queue: elements are enqueued and dequeued, in any order, until it is empty.
+"""What goes in comes out again, in any order: a work queue, and messages with order keys.
 
-Source: jepsen.tests of queues (enqueue, dequeue, a final drain); RabbitMQ's tutorial "Work Queues".
+Source: jepsen.tests of queues (enqueue, dequeue, a final drain); RabbitMQ's tutorial "Work Queues";
+RocketMQ's MessageQueueSelector.
 """
 
 from __future__ import annotations
@@ -8,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from typing import Final
 
-from shaketable.harness.contracts.clients import QueueClient
+from shaketable.harness.contracts.clients import OrderKeysClient, QueueClient
 from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient, Workload
 from shaketable.harness.contracts.rng import rng_for
 from shaketable.harness.generators import (
@@ -153,4 +155,121 @@ class Drained:
         return Drained(self.key, empty_ns, at_ns)
 
 
-PLUGIN = WorkQueue()
+# Messages with an order key: a producer sends those of one key to one queue.
+#
+# Source: RocketMQ's SelectMessageQueueByHash (messages of one order go to one queue).
+
+ORDER_KEYS_TOPIC: Final = "shaketable-order-keys"
+ORDER_KEYS: Final = 8
+ORDER_KEY_QUEUES: Final = 6
+
+
+class OrderKeys(GeneratedWorkload):
+    """Producers whose clients choose a message's queue by its order key: enqueue; drain at the end.
+
+    Keys are "shaketable-order-keys/0" and so on: the number is the order key. Client c of n sends
+    the values c, n + c, 2n + c, .... After the heal the messages of each key are read from every
+    queue of the topic: each that was acknowledged must be there, once. To which queues they go is
+    checked in the client, which knows its routes (rule `order-keys-keep-their-queue`).
+    """
+
+    name = "queue-order-keys"
+    checkers: tuple[str, ...] = ("total-queue", "committed-prefix", "vacuity", "stats")
+
+    def __init__(self, spread: KeySpread | None = None, topic: str = ORDER_KEYS_TOPIC) -> None:
+        self.spread = spread or KeySpread(ORDER_KEYS)
+        self.topic = topic
+
+    def configured(self, options: Json) -> Workload:
+        """Return this workload with options["queues"] order keys, spread as the options say."""
+        spread = KeySpread.of_options(self.name, options, self.spread.keys)
+        return OrderKeys(spread, options.get("topic", self.topic))
+
+    def generator(self, seed: str, clients: int) -> Generator:
+        """Return what clients do: all of them send."""
+        return each_client(lambda client: operations(self._generate(seed, client, clients)))
+
+    def final_generator(self, seed: str, clients: int, keys: Sequence[str]) -> Generator:
+        """Read the messages of each order key, also of those that this worker knows nothing of."""
+        return each_client(lambda client: operations(self.final_operations(client, clients)))
+
+    def final_operations(self, client: int, clients: int) -> Iterator[Operation]:
+        """Read the client's share of the order keys, from one queue after the other."""
+        for number in range(client, self.spread.keys, clients):
+            for queue in range(ORDER_KEY_QUEUES):
+                yield Operation("drain", self._key(number), value=queue)
+
+    def why_not(self, client: type) -> str | None:
+        """Return what such clients lack: they need order keys."""
+        return None if issubclass(client, OrderKeysClient) else "know no order keys"
+
+    def opened(self, client: TargetClient) -> TargetClient:
+        """Return the client, which is given the topic, with what it has read at the end."""
+        return _OrderKeysReader(client, self.topic)
+
+    def choose(self, operation: Operation, client: TargetClient) -> Operation | None:
+        """Return the operation, unless it has been done."""
+        assert isinstance(client, _OrderKeysReader), "opened by this workload"
+        return None if operation is client.done else operation
+
+    async def invoke(
+        self, operation: Operation, offset: int | None, client: TargetClient
+    ) -> Answer:
+        """Run the operation; a drain returns the elements of its key that are in one queue."""
+        assert isinstance(client, _OrderKeysReader), "opened by this workload"
+        assert operation.value is not None, "an operation without a value"
+        if operation.f == "enqueue":
+            await client.messages.send_with_order_key(operation.key, operation.value)
+            return Answer()
+        assert operation.f == "drain", f"order keys have no operation {operation.f!r}"
+        found = await client.messages.read_order_key(operation.key, operation.value)
+        client.done = operation
+        return Answer(elements=found)
+
+    def _generate(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
+        rng, keys = rng_for(seed, "client", client), self.spread.of_client(client, clients)
+        for number in count():
+            yield Operation("enqueue", self._key(keys.choose(rng)), value=number * clients + client)
+
+    def _key(self, number: int) -> str:
+        return f"{self.topic}/{number}"
+
+
+class _OrderKeysReader:
+    """One process of the history: its client, and the last of its final reads."""
+
+    def __init__(self, client: TargetClient, topic: str) -> None:
+        assert isinstance(client, OrderKeysClient), "looked at before"
+        client.use(topic, ORDER_KEY_QUEUES)
+        self.messages: OrderKeysClient = client
+        self.done: Operation | None = None
+        self._client = client
+
+    @property
+    def node(self) -> str | None:
+        """The node that answered last."""
+        return self._client.node
+
+    async def aclose(self) -> None:
+        """Close connections."""
+        await self._client.aclose()
+
+    # The other operations go to the client unchanged.
+
+    async def append(self, key: str, value: int) -> int:
+        """Append, unchanged."""
+        return await self._client.append(key, value)
+
+    async def read(self, key: str, offset: int) -> int | None:
+        """Read, unchanged."""
+        return await self._client.read(key, offset)
+
+    async def end(self, key: str) -> int:
+        """Return the queue's end, unchanged."""
+        return await self._client.end(key)
+
+
+PLUGINS = (
+    WorkQueue(),
+    OrderKeys(),
+)

@@ -191,6 +191,27 @@ class QueueClient(Protocol):
 
 
 @runtime_checkable
+class OrderKeysClient(Protocol):
+    """A client whose messages may have an order key, by which it chooses their queue.
+
+    A key is "topic/number": the number is the order key. `use` has named the topic, and how many
+    queues it has.
+    """
+
+    def use(self, topic: str, queues: int) -> None:
+        """Set the topic; it is created by the first operation, if missing."""
+        ...
+
+    async def send_with_order_key(self, key: str, value: int) -> None:
+        """Send a message with that order key."""
+        ...
+
+    async def read_order_key(self, key: str, queue: int) -> Sequence[int]:
+        """Return the values of all messages with that order key in one of the topic's queues."""
+        ...
+
+
+@runtime_checkable
 class TransactionClient(Protocol):
     """A client with transactions over lists, one list for each key."""
 

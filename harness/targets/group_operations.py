@@ -163,6 +163,24 @@ class GroupOperations:
         async with self._definite_or_not():
             return self._stored(await self._producer.send(queue.topic, b"%d" % value, queue=queue))
 
+    async def send_with_order_key(self, key: str, value: int) -> None:
+        """Send a message whose queue the producer chooses by the order key; it is the tag, too."""
+        topic, _, order_key = key.rpartition("/")
+        async with self._definite_or_not():
+            self._stored(
+                await self._producer.send(
+                    topic, b"%d" % value, tags=f"key{order_key}", order_key=order_key
+                )
+            )
+
+    async def read_order_key(self, key: str, queue: int) -> Sequence[int]:
+        """Select the queue's messages by the tag."""
+        topic, _, order_key = key.rpartition("/")
+        async with self._definite_or_not():
+            at, tag = self._queue(f"{topic}/{queue}"), f"key{order_key}"
+            found = await self._rest_of(at, 0, subscription=tag)
+        return [value_of(each.body) for each in found if tags_of(each) == tag]
+
     async def send_later(self, key: str, value: int, delay_ms: int) -> None:
         """Send a message with the level of that delay."""
         queue, properties = self._queue(key), {"DELAY": str(LEVEL_OF_DELAY_MS[delay_ms])}
@@ -546,7 +564,9 @@ class GroupOperations:
                 found += await self._rest_of(queue, await self._consumer.min_offset(queue))
             return _delivery(key, found)
 
-    async def _rest_of(self, queue: MessageQueue, offset: int) -> list[Message]:
+    async def _rest_of(
+        self, queue: MessageQueue, offset: int, *, subscription: str = "*"
+    ) -> list[Message]:
         """Return a queue's messages from an offset to its current end.
 
         Raises RefusedError, OutcomeUnknownError.
@@ -555,7 +575,9 @@ class GroupOperations:
         found: list[Message] = []
         offset = max(offset, await self._consumer.min_offset(queue))
         while offset < end:
-            pulled = await self._consumer.pull(queue, offset, count_max=POLL_MAX)
+            pulled = await self._consumer.pull(
+                queue, offset, count_max=POLL_MAX, subscription=subscription
+            )
             if pulled.next_offset <= offset:
                 raise RefusedError(-1, f"nothing of {queue} is to be had from {offset} on")
             found += pulled.messages

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -490,6 +491,65 @@ OWN_DIVISION_OF_QUEUES = Mutant(
 )
 
 
+class _NotesWhatItHasThen(QueueReader):
+    """Notes as committed what it has consumed once the commit is answered."""
+
+    async def commit(self) -> None:
+        """Commit the offset after the consumed messages."""
+        await super().commit()
+        if self._committed is not None:
+            self._committed = self._offset
+
+
+class _NotesWhatItHasThenConsumer(GroupConsumer):
+    reader_type = _NotesWhatItHasThen
+
+
+NOTED_WHILE_COMMITTING = Mutant(
+    "noted-while-committing",
+    client=ClientParts(group_consumer=_NotesWhatItHasThenConsumer),
+    hunt=Hunt("queue-push", ("kill", "pause")),
+    about="""
+    What a consumer handles while a commit is under way counts as committed, too.
+
+    If no message follows, the group stays behind for good, and the next consumer is given again
+    what was handled.
+
+    Source: our own, after RocketMQ's RemoteBrokerOffsetStore.persistAll, which reads an offset once
+    and sends what it has read.
+    """,
+)
+
+
+class _AvoidsForKeys(Producer):
+    """Avoids a broker that has refused, also for a message with an order key."""
+
+    def _choose(
+        self, route: Route, topic: str, order_key: str | None, avoided: str | None
+    ) -> MessageQueue:
+        queue = super()._choose(route, topic, order_key, avoided)
+        others = [each for each in route.writable if each.broker_name != avoided]
+        if order_key is None or queue.broker_name != avoided or not others:
+            return queue
+        return others[zlib.crc32(order_key.encode()) % len(others)]
+
+
+ORDER_KEY_MOVES = Mutant(
+    "order-key-moves",
+    client=ClientParts(producer=_AvoidsForKeys),
+    targets=("multi-master",),
+    hunt=Hunt("queue-order-keys", ("kill", "pause", "disk-full")),
+    about="""
+    A message with an order key that a broker refused goes to a queue of another broker.
+
+    The later messages of its key go to their queue as before: they are consumed out of order.
+
+    Source: our own, after RocketMQ's DefaultMQProducerImpl.sendSelectImpl, which never retries with
+    another queue.
+    """,
+)
+
+
 class _DropsSendBacks(QueueReader):
     """Reports messages as sent back without sending them."""
 
@@ -575,6 +635,8 @@ PLUGINS = (
     CONSUMER_ENDS_WITH_BROKER,
     LEFT_WITHOUT_A_COMMIT,
     LEFT_WITHOUT_WORD,
+    NOTED_WHILE_COMMITTING,
+    ORDER_KEY_MOVES,
     OVERLAPPING_SHARES,
     OWN_DIVISION_OF_QUEUES,
     READS_WITHOUT_LOCK,

@@ -61,7 +61,7 @@ def test_built_ins_are_found_by_their_package() -> None:
         "list-append", "log", "offsets",
         "queue", "queue-batches",
         "queue-delays", "queue-held", "queue-keys", "queue-offsets",
-        "queue-operators", "queue-ordered", "queue-push",
+        "queue-operators", "queue-order-keys", "queue-ordered", "queue-push",
         "queue-push-ordered", "read-write-register", "register", "rw-register", "set", "work-queue",
     ]  # fmt: skip
     assert built_in["queue"] is message_queue.PLUGINS[0]
@@ -80,7 +80,7 @@ def test_external_plug_ins_are_found_by_entry_point(
         "list-append", "log", "offsets",
         "other", "queue", "queue-batches",
         "queue-delays", "queue-held", "queue-keys", "queue-offsets",
-        "queue-operators", "queue-ordered", "queue-push",
+        "queue-operators", "queue-order-keys", "queue-ordered", "queue-push",
         "queue-push-ordered", "read-write-register", "register", "rw-register", "set", "work-queue",
     ]  # fmt: skip
     other = discovery.get("workloads", "other")

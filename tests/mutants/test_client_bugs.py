@@ -521,3 +521,31 @@ def test_who_leaves_commits_before(mutant: Mutant) -> None:
     trio.run(main)
     commits = [line for line in source.log if line.startswith("commit")]
     assert bool(commits) == (mutant is HEALTHY)
+
+
+@with_and_without("noted-while-committing")
+def test_what_is_handled_meanwhile_is_not_committed(mutant: Mutant) -> None:
+    class Slow(Source):
+        async def commit(self, queue: MessageQueue, offset: int) -> None:
+            await super().commit(queue, offset)
+            reader._offset = 9
+
+    source = Slow()
+    reader = mutant.client.group_consumer.reader_type(
+        source, QUEUE, "*", nothing, is_ordered=False, wait_s=1.0
+    )
+    reader._offset = 7
+    for _ in range(2):
+        trio.run(reader.commit)
+    assert source.log == (["commit 7", "commit 9"] if mutant is HEALTHY else ["commit 7"])
+
+
+@with_and_without("order-key-moves")
+def test_an_order_key_waits_for_its_broker(mutant: Mutant) -> None:
+    datas = tuple(BrokerData("c", name, {0: f"{name}:1"}) for name in ("a", "b"))
+    queues = tuple(QueueData(name, 2, 2, 6, 0) for name in ("a", "b"))
+    route = Route("t", TopicRoute(datas, queues))
+    producer = mutant.client.producer("127.0.0.1:9", rng=Random(1))
+    first = producer._choose(route, "t", "key", None)
+    again = producer._choose(route, "t", "key", first.broker_name)
+    assert (again == first) is (mutant is HEALTHY)

@@ -10,11 +10,11 @@ Source: RocketMQ's DefaultMQProducerImpl.sendDefaultImpl (what is retried), Nett
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
 from operator import attrgetter
 from typing import Any, Final, TypeVar
@@ -41,7 +41,7 @@ from shaketable.system.client.group_consumer import (
 )
 from shaketable.system.client.producer import Producer
 from shaketable.system.client.pull_consumer import SUBSCRIPTION_FLAG, PullConsumer
-from shaketable.system.client.routes import MessageQueue
+from shaketable.system.client.routes import MessageQueue, Route
 from shaketable.system.invariants.violated import Violated
 from shaketable.system.master_slave.ha import HAError, MasterConnection
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
@@ -73,6 +73,11 @@ LIMITS: Final = BrokerConfig()
 """Those that brokers have: no broker.conf changes what a pull may bring."""
 PAGES_MAX: Final = 100
 """Pulls of a connection that a later one is compared with: the latest of so many queues."""
+COMMITS_MAX: Final = 100
+"""Offsets that what a consumer notes as committed is compared with, the latest of each queue: two
+commits may be under way at once, and it notes that which was answered last."""
+ORDER_KEYS_MAX: Final = 1_000
+"""Order keys of a producer that are compared, with each set of queues: the first ones that came."""
 ROUTE_LATE_S: Final = 1.0
 """How much older than it may be a route has to be before its client is accused."""
 ASKS: Final = (
@@ -152,6 +157,20 @@ class _Silent:
     at_s: float
 
 
+@dataclass(slots=True)
+class _Commits:
+    """Of one queue: what its consumer tried to commit last, and what was acknowledged."""
+
+    tried: int | None = None
+    acknowledged: int | None = None
+    known: deque[int] = field(default_factory=lambda: deque(maxlen=COMMITS_MAX))
+    """Acknowledged commits, and where readers began."""
+
+
+_OrderKeys = OrderedDict[tuple[str, tuple[MessageQueue, ...]], MessageQueue]
+"""By order key and the writable queues of its topic: the queue of its messages."""
+
+
 def share_of(me: str, queues: Collection[MessageQueue], ids: Collection[str]) -> list[MessageQueue]:
     """Return the queues that each client of RocketMQ gives to a consumer of a group by default.
 
@@ -201,7 +220,10 @@ class CallRules:
         self._locks: WeakKeyDictionary[PullConsumer, set[MessageQueue]] = WeakKeyDictionary()
         self._addresses: WeakKeyDictionary[Connection, str] = WeakKeyDictionary()
         self._silent: WeakKeyDictionary[BrokerGroupClient, _Silent] = WeakKeyDictionary()
-        self._tried_to_commit: WeakKeyDictionary[QueueReader, int | None] = WeakKeyDictionary()
+        self._commits: WeakKeyDictionary[PullConsumer, dict[MessageQueue, _Commits]] = (
+            WeakKeyDictionary()
+        )
+        self._ordered: WeakKeyDictionary[Producer, _OrderKeys] = WeakKeyDictionary()
         self._readers: WeakKeyDictionary[
             PullConsumer, dict[MessageQueue, ReferenceType[QueueReader]]
         ] = WeakKeyDictionary()
@@ -398,9 +420,51 @@ class CallRules:
             )
             self._report(Violated("shares-add-up", text))
 
-    def committing(self, reader: QueueReader) -> None:
-        """A consumer tries to commit what it has consumed of a queue, if that is not committed."""
-        self._tried_to_commit[reader] = attrgetter("_offset")(reader)
+    def committing(self, source: PullConsumer, queue: MessageQueue, offset: int) -> None:
+        """A consumer asks a broker to commit its group's offset in a queue."""
+        self._commits_of(source, queue).tried = offset
+
+    def committed(self, source: PullConsumer, queue: MessageQueue, offset: int) -> None:
+        """A broker has committed it."""
+        commits = self._commits_of(source, queue)
+        commits.acknowledged = offset
+        commits.known.append(offset)
+
+    def started_at(self, reader: QueueReader, offset: int) -> None:
+        """A consumer begins to read a queue, or goes on after its lock was lost, at an offset."""
+        self._commits_of(*attrgetter("_source", "_queue")(reader)).known.append(offset)
+
+    def has_committed(self, reader: QueueReader) -> None:
+        """A consumer has tried to commit what it consumed, and notes up to where it got."""
+        consumed, noted, is_lost = _progress(reader)
+        queue = attrgetter("_queue")(reader)
+        commits = self._commits_of(attrgetter("_source")(reader), queue)
+        if None in (noted, consumed) or is_lost or not commits.known:
+            return
+        if noted not in commits.known:
+            text = (
+                f"a consumer notes that {_name(queue)} is committed up to {noted}; the last commit"
+                f" that a broker has acknowledged to it is {commits.acknowledged}"
+            )
+            self._report(Violated("noted-is-committed", text))
+
+    def _commits_of(self, source: PullConsumer, queue: MessageQueue) -> _Commits:
+        return self._commits.setdefault(source, {}).setdefault(queue, _Commits())
+
+    def chosen(
+        self, producer: Producer, order_key: str, queues: tuple[MessageQueue, ...], to: MessageQueue
+    ) -> None:
+        """A producer sends a message with an order key to one of a topic's writable queues."""
+        of_keys = self._ordered.setdefault(producer, OrderedDict())
+        before = of_keys.setdefault((order_key, queues), to)
+        if len(of_keys) > ORDER_KEYS_MAX:
+            of_keys.popitem(last=False)
+        if before != to:
+            text = (
+                f"a message with order key {order_key} goes to {_name(to)}, another went to"
+                f" {_name(before)}, and the topic's queues are the same"
+            )
+            self._report(Violated("order-keys-keep-their-queue", text))
 
     def leaving(self, consumer: GroupConsumer) -> None:
         """A consumer is about to leave its group in good order."""
@@ -427,8 +491,8 @@ class CallRules:
     def _uncommitted(self, queue: MessageQueue, reader: QueueReader) -> str:
         """Say what was consumed, is not committed, and was not tried to be; "" if nothing."""
         consumed, committed, is_lost = _progress(reader)
-        is_tried = self._tried_to_commit.get(reader) == consumed
-        if consumed in (None, committed) or is_lost or is_tried:
+        commits = self._commits_of(attrgetter("_source")(reader), queue)
+        if consumed in (None, committed, commits.tried) or is_lost:
             return ""
         return (
             f"has consumed {_name(queue)} up to {consumed}, committed it up to {committed}, and has"
@@ -695,12 +759,51 @@ def _consumer(rules: CallRules, call: Any) -> Any:
 
 
 def _commit(rules: CallRules, call: Call[None]) -> Call[None]:
-    """Watch what a consumer commits of its queues."""
+    """Watch what a consumer notes as committed of its queues."""
 
     @wraps(call)
     async def called(reader: QueueReader) -> None:
-        rules.committing(reader)
         await call(reader)
+        rules.has_committed(reader)
+
+    return called
+
+
+def _commit_offset(rules: CallRules, call: Call[None]) -> Call[None]:
+    """Watch what a consumer asks brokers to commit."""
+
+    @wraps(call)
+    async def called(source: PullConsumer, queue: MessageQueue, offset: int, **more: Any) -> None:
+        rules.committing(source, queue, offset)
+        await call(source, queue, offset, **more)
+        rules.committed(source, queue, offset)
+
+    return called
+
+
+def _start_offset(rules: CallRules, call: Call[int]) -> Call[int]:
+    """Watch where a consumer begins to read a queue."""
+
+    @wraps(call)
+    async def called(reader: QueueReader) -> int:
+        offset = await call(reader)
+        rules.started_at(reader, offset)
+        return offset
+
+    return called
+
+
+def _choose(rules: CallRules, call: Callable[..., MessageQueue]) -> Callable[..., MessageQueue]:
+    """Watch to which queues messages with an order key go."""
+
+    @wraps(call)
+    def called(
+        producer: Producer, route: Route, topic: str, order_key: str | None, avoided: str | None
+    ) -> MessageQueue:
+        queue = call(producer, route, topic, order_key, avoided)
+        if order_key is not None:
+            rules.chosen(producer, order_key, route.writable, queue)
+        return queue
 
     return called
 
@@ -732,6 +835,9 @@ WATCHED: Final[tuple[tuple[type, str, Callable[[CallRules, Any], Any]], ...]] = 
     (GroupConsumer, "_unlock", _unlock),
     (QueueReader, "run", _run),
     (QueueReader, "commit", _commit),
+    (QueueReader, "_start_offset", _start_offset),
+    (PullConsumer, "commit", _commit_offset),
+    (Producer, "_choose", _choose),
     (GroupMembership, "__init__", _member),
     (GroupConsumer, "__init__", _consumer),
     (Channels, "call", _call_at),

@@ -113,6 +113,15 @@ PROMISES: dict[str, Promise] = {
         "A consumer that leaves in good order commits before that what it has consumed.",
         "The next owner of its queues would handle these messages again.",
     ),
+    "noted-is-committed": Promise(
+        "A consumer takes as committed only what a broker has acknowledged.",
+        "Its group would stay behind for good, and the next consumer get those messages again.",
+    ),
+    "order-keys-keep-their-queue": Promise(
+        "Messages with the same order key go to the same queue, as long as a topic has the same"
+        " queues.",
+        "They would be consumed in another order than they were sent in.",
+    ),
     "calls-end-as-promised": Promise(
         "Calls end with an answer, a refusal or an unknown outcome, consumers when closed.",
         "An unexpected error ends the program or its consumer: nothing is handled then.",
@@ -314,6 +323,14 @@ PROMISES: dict[str, Promise] = {
     "transfers-are-given-up": Promise(
         "A leader gives up a transfer that does not come about in time.",
         "It takes no appends meanwhile: one dead member would keep all clients waiting.",
+    ),
+    "saved-state-is-the-state": Promise(
+        "A checkpoint or a snapshot has the topics, offsets and queues that the broker has then.",
+        "After a restart delayed messages would come twice, and consumers get messages again.",
+    ),
+    "equal-logs-give-equal-states": Promise(
+        "Members that have applied the same entries have the same topics and offsets.",
+        "After a change of leaders clients would find other offsets and topics than before.",
     ),
     "saved-is-loaded": Promise(
         "A broker starts with the offsets that it saved last, or with later ones.",
