@@ -7,7 +7,7 @@ one asks just then is luck. Source: RocketMQ's RouteInfoManager; DLEDGER.md A.3 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from shaketable.system.invariants.violated import Violated
@@ -22,6 +22,8 @@ from shaketable.system.nameserver.registry import (
 )
 
 Report = Callable[[Violated], None]
+TOPICS_CHECKED_MAX = 16
+"""Topics whose routes are looked at after each request: the first by name."""
 
 
 @dataclass(slots=True)
@@ -93,7 +95,28 @@ class RouteShadow:
         self._keep(lambda known: known.heard_ms + known.timeout_ms >= now_ms)
 
     def check(self, registry: RouteRegistry) -> None:
-        """Compare with the routes."""
+        """Compare with what clients are answered: the cluster's brokers, and topics' routes."""
+        self._check_brokers(registry)
+        for topic in registry.topics()[:TOPICS_CHECKED_MAX]:
+            self._check_route(registry, topic)
+
+    def _check_route(self, registry: RouteRegistry, topic: str) -> None:
+        route = registry.route(topic)
+        for data in () if route is None else route.broker_datas:
+            name = data.broker_name
+            expected = {
+                known.broker_id: address
+                for address, known in self._known.items()
+                if known.broker_name == name
+            }
+            if data.broker_addrs != expected:
+                raise Violated(
+                    "routes-name-who-is-there",
+                    f"the route of topic {topic} has {_addresses_text(data.broker_addrs)} for"
+                    f" {name}, where {_addresses_text(expected)} registered and have not gone",
+                )
+
+    def _check_brokers(self, registry: RouteRegistry) -> None:
         routed = _routed(registry)
         for address in sorted(routed.keys() - self._known.keys()):
             raise Violated(
@@ -182,6 +205,11 @@ def _routed(registry: RouteRegistry) -> dict[str, tuple[str, int]]:
         for name, data in table.items()
         for number, address in data.broker_addrs.items()
     }
+
+
+def _addresses_text(addresses: Mapping[int, str]) -> str:
+    texts = (f"{address} with id {number}" for number, address in sorted(addresses.items()))
+    return ", ".join(texts) or "none"
 
 
 def _place_text(place: tuple[str, int] | None) -> str:

@@ -9,6 +9,7 @@ from shaketable.system.nameserver.registry import (
     Registration,
     RouteRegistry,
 )
+from shaketable.system.remoting.name_server_requests import DataVersion, TopicRoute
 
 
 class DeadBrokerKept(RouteRegistry):
@@ -118,6 +119,52 @@ OLDER_STATE_ACCEPTED = Mutant(
 )
 
 
+class RoutesKept(RouteRegistry):
+    """Keeps each topic's route until a broker changes its topics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._routes: dict[str, TopicRoute | None] = {}
+        self._seen: dict[str, DataVersion] = {}
+
+    def register(
+        self, registration: Registration, connection: Connection, now_ms: float
+    ) -> Registered:
+        """Register a broker; forget the routes if its topics have another version."""
+        new = registration
+        if self._seen.get(new.broker_name) != new.version:
+            self._routes.clear()
+        self._seen[new.broker_name] = new.version
+        return super().register(new, connection, now_ms)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic, and forget its route."""
+        self._routes.pop(topic, None)
+        super().delete_topic(topic)
+
+    def route(self, topic: str) -> TopicRoute | None:
+        """Return the route as it was first asked for."""
+        if topic not in self._routes:
+            self._routes[topic] = super().route(topic)
+        return self._routes[topic]
+
+
+ROUTES_KEPT = Mutant(
+    "routes-kept",
+    registry=RoutesKept,
+    targets=(*GROUP, *REPLICATED),
+    about="""
+    A topic's route is kept until its topics change, whichever of its brokers come and go.
+
+    Clients are sent to a broker that is gone, and not to the one that has come instead, while the
+    list of the cluster's brokers is right.
+
+    Source: our own, after RocketMQ's RouteInfoManager.pickupTopicRouteData, which reads the table
+    of broker addresses at each request.
+    """,
+)
+
+
 class UnregisterById(RouteRegistry):
     """Unregisters by broker id instead of address."""
 
@@ -160,5 +207,6 @@ PLUGINS = (
     DELETED_TOPIC_STAYS,
     LATE_CLOSE_FORGETS_NEWCOMER,
     OLDER_STATE_ACCEPTED,
+    ROUTES_KEPT,
     UNREGISTER_BY_ID,
 )

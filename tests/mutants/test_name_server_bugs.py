@@ -68,3 +68,12 @@ def test_a_deleted_topic_has_no_route(mutant: Mutant) -> None:
     registry.register(says("h:1"), 1, 0.0)
     registry.delete_topic("t")
     assert masters(registry) == ([] if mutant is HEALTHY else ["h:1"])
+
+
+@with_and_without("routes-kept")
+def test_a_route_changes_with_its_brokers(mutant: Mutant) -> None:
+    registry = mutant.registry()
+    registry.register(says("h:1"), 1, 0.0)
+    assert masters(registry) == ["h:1"]
+    registry.register(says("h:2"), 2, 0.0)
+    assert masters(registry) == (["h:2"] if mutant is HEALTHY else ["h:1"])

@@ -62,6 +62,7 @@ def a_topic_is_deleted(registry: RouteRegistry) -> None:
 COURSES = {
     "dead-broker-kept": (a_leader_dies, "routes-name-who-is-there"),
     "late-close-forgets-newcomer": (one_comes_by_a_new_connection, "routes-name-who-is-there"),
+    "routes-kept": (a_leader_dies, "routes-name-who-is-there"),
     "older-state-accepted": (an_old_leader_is_late, "older-state-is-refused"),
     "unregister-by-id": (an_old_master_goes_late, "routes-name-who-is-there"),
     "deleted-topic-stays": (a_topic_is_deleted, "deleted-is-not-routed"),
