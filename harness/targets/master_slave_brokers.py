@@ -33,11 +33,12 @@ from shaketable.harness.contracts.plugins import (
 )
 from shaketable.harness.contracts.promises import FAULTS_OF_LINKS, FAULTS_OF_PROCESSES
 from shaketable.harness.targets.client_rules import checked_clients
-from shaketable.harness.targets.dledger import ENDS, GROUP_PROMISES, promise_of_rule
+from shaketable.harness.targets.dledger import ENDS, GROUP_PROMISES, STEERING, promise_of_rule
 from shaketable.harness.targets.group_operations import GroupOperations, is_name_server
 from shaketable.harness.targets.logs.master_slave_files import PLACE_FILE, Place, read_messages
 from shaketable.harness.targets.programs import PlantedBugs, broker, client_parts_of, name_server
 from shaketable.harness.targets.refusals import limits_of
+from shaketable.harness.targets.steering_files import SteeringFiles
 from shaketable.system.client import (
     BrokerGroupClient,
     ClientParts,
@@ -76,6 +77,8 @@ LOG_FILE_BYTES = 64 << 20
 """An empty slave copies from the start of the master's last file, so there should be only one."""
 REGISTER_MS = 10_000
 """The allowed minimum: only the answer tells a slave where its master's topics and offsets are."""
+LATE_MS = 1_000
+"""How long a send may wait for disk and slave; RocketMQ's 5 and 3 s are longer than most faults."""
 READMIT_POLL_S = 0.1
 ENDS_TIMEOUT_S = 4.0
 """How long a promotion waits for slaves that do not answer: they may have just been started."""
@@ -114,11 +117,9 @@ class MasterSlaveTarget:
     @property
     def default_faults(self) -> tuple[str, ...]:
         """The default faults; without slaves, masters do not communicate, so no partition."""
-        return (
-            ("kill", "pause", "partition", "wipe", "name-servers", "client-links")
-            if self._has_slaves
-            else ("kill", "pause", "wipe", "name-servers", "client-links")
-        )
+        links = ("partition",) if self._has_slaves else ()
+        disks = ("disk-full", "disk-slow", "disk-stall")
+        return ("client-links", *disks, "kill", "name-servers", *links, "pause", "wipe")
 
     def why_no_links(self, nodes: Sequence[str]) -> str | None:
         """Without slaves return a reason: masters do not communicate; slaves copy masters."""
@@ -136,6 +137,10 @@ class MasterSlaveTarget:
     ) -> AbstractContextManager[OnUnexpected]:
         """Check what its clients in this process do within their calls."""
         return checked_clients(report, now_ns)
+
+    def steering(self, layout: NodeLayout) -> SteeringFiles:
+        """Return where to write a node's orders."""
+        return SteeringFiles(layout.directory / STEERING)
 
     def name_server(self, address: Address) -> Launch:
         """Start one of the system's own name servers."""
@@ -318,12 +323,16 @@ class MasterSlaveTarget:
             "storePathRootDir": layout.directory / "store",
             "registerNameServerPeriod": REGISTER_MS,
             "flushDiskType": "SYNC_FLUSH",
+            "syncFlushTimeout": LATE_MS,
+            "slaveTimeout": LATE_MS,
             "mappedFileSizeCommitLog": LOG_FILE_BYTES,
             "shaketableInvariants": "true",
             "shaketableSeed": options.get("seed") or "",
             "shaketableMutant": options.get("mutant") or "",
         }
         lines |= limits_of(options)
+        if options.get("steering"):
+            lines["shaketableSteering"] = layout.directory / STEERING
         if master is not None:
             lines["haMasterAddress"] = layout.peers[master]
             lines["slaveReadEnable"] = "true"

@@ -7,10 +7,15 @@ Source: DESIGN.md decision 1 (fsync before an acknowledgement); DLEDGER.md E8, E
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import takewhile
 from operator import attrgetter
 from typing import Any, Protocol
 
+from shaketable.system.broker.effects import Connection, Outbox
+from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.invariants.violated import Violated
+from shaketable.system.master_slave.core import MasterSlaveCore
+from shaketable.system.master_slave.mode import GroupCommit
 from shaketable.system.raft.protocol import (
     Append,
     Install,
@@ -22,8 +27,8 @@ from shaketable.system.raft.protocol import (
     VoteResponse,
     Write,
 )
-from shaketable.system.remoting.codes import ResponseCode
-from shaketable.system.remoting.command import Frame, decode_command
+from shaketable.system.remoting.codes import ResponseCode, outcome_of
+from shaketable.system.remoting.command import Command, Frame, decode_command
 from shaketable.system.store.state_files import HardState
 
 Unsynced = Callable[[str], dict[str, int]]
@@ -132,9 +137,67 @@ _HEADER_AT = 8
 
 def acknowledged_positions(reply: bytes) -> Iterator[int]:
     """Yield the positions of the messages that a reply to a client acknowledges, if any."""
-    header_end = _HEADER_AT + int.from_bytes(reply[5:_HEADER_AT], "big")
-    view = memoryview(reply)
-    answer = decode_command(Frame(reply[4], view[_HEADER_AT:header_end], view[header_end:]))
+    answer = _decoded(reply)
     if answer.code == ResponseCode.SUCCESS and "msgId" in answer.ext:
         for message_id in answer.ext["msgId"].split(","):
             yield int(message_id[-POSITION_HEX_DIGITS:], 16)
+
+
+def check_reported(name: str, position: int, sent_position: int) -> None:
+    """Raise Violated where a slave's report counts as a copy of what was sent to no slave."""
+    if position > sent_position:
+        text = f"a slave's report of {position} counts, and {sent_position} was sent"
+        raise Violated("reports-fit-what-was-sent", text, name)
+
+
+def checked_commit(
+    base: type[GroupCommit], report: Callable[[Violated], None]
+) -> type[GroupCommit]:
+    """Return the class with its answers to late sends checked; `report` gets violations.
+
+    A send whose write takes too long is in the log, so no answer may say that it was refused.
+    """
+
+    class CheckedCommit(base):  # type: ignore[valid-type, misc]
+        def __init__(self, core: MasterSlaveCore, outbox: Outbox, config: BrokerConfig) -> None:
+            super().__init__(core, _CheckedOutbox(outbox, self._answered), config)
+            self._late: dict[tuple[Connection, int], int] = {}
+
+        def expire(self, now_ms: float) -> None:
+            late = takewhile(lambda each: each.due_ms <= now_ms, self.waiting)
+            self._late = {(each.connection, each.opaque): each.last_index for each in late}
+            super().expire(now_ms)
+            self._late.clear()
+
+        def _answered(self, connection: Connection, reply: bytes) -> None:
+            if not self._late:
+                return
+            answer = _decoded(reply)
+            index = self._late.get((connection, answer.opaque))
+            if index is not None and outcome_of(answer.code) == "fail":
+                text = (
+                    f"a send is answered with code {answer.code}, as if nothing of it was stored,"
+                    f" and its message, which ends at byte {index}, is in the log that is written"
+                )
+                report(Violated("refusal-is-definite", text))
+
+    return CheckedCommit
+
+
+class _CheckedOutbox(Outbox):
+    """Shows each reply before it is put into the `outbox`."""
+
+    def __init__(self, outbox: Outbox, show: Callable[[Connection, bytes], None]) -> None:
+        self._outbox = outbox
+        self._show = show
+
+    def put(self, connection: Connection, reply: bytes) -> None:
+        """Show a reply, and add it."""
+        self._show(connection, reply)
+        self._outbox.put(connection, reply)
+
+
+def _decoded(reply: bytes) -> Command:
+    header_end = _HEADER_AT + int.from_bytes(reply[5:_HEADER_AT], "big")
+    view = memoryview(reply)
+    return decode_command(Frame(reply[4], view[_HEADER_AT:header_end], view[header_end:]))

@@ -1,13 +1,19 @@
-"""A broker without a group never starts with older offsets than it has saved.
+"""Invariants of what a broker saves beside its log.
 
-How stale these files may be at a crash depends on the mode, but what they hold survives all but
-the loss of the disk. Source: RocketMQ's ConfigManager; DLEDGER.md B.2.
+A broker without a group never starts with older offsets than it has saved. How stale these files
+may be at a crash depends on the mode, but what they hold survives all but the loss of the disk.
+Source: RocketMQ's ConfigManager; DLEDGER.md B.2.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
+from msgspec import to_builtins
+
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.broker_state import BrokerState, decode_state
 from shaketable.system.broker.reput import BrokerTables
 from shaketable.system.invariants.violated import Violated
 from shaketable.system.master_slave.config_files import (
@@ -87,3 +93,73 @@ def older_offset(loaded: Any, saved: Any, of: str = "") -> str:
             what = "queue" if of else "level"  # of delayOffset.json
             return f"it begins {where} in {what} {key}{of}, {value} had been saved"
     return ""
+
+
+# Checkpoints and snapshots hold the broker's state, and equal logs give equal states.
+#
+# What a start, or a member that installs a snapshot, goes on with was saved seconds before: that it
+# was not right shows only where nothing has changed since. Here each save shows it. Source: Raft
+# figure 3 (state machine safety) and section 7 (snapshots).
+
+
+def check_checkpoint(name: str, broker: Broker, state: bytes) -> None:
+    """Raise Violated where a checkpoint that was just taken has another state than the broker."""
+    saved = decode_state(state)
+    _check_tables(name, broker, saved, "checkpoint")
+    for queue, saved_range in saved.ranges.items():
+        has = broker.queues.min_offset(queue), broker.queues.max_offset(queue)
+        if saved_range != has:
+            text = f"queue {queue}: its checkpoint has {saved_range}, the broker {has}"
+            raise Violated("saved-state-is-the-state", text, name)
+
+
+def check_snapshot(name: str, broker: Broker, state: bytes) -> None:
+    """Raise Violated where a snapshot that was just made has other tables than the broker."""
+    _check_tables(name, broker, decode_state(state), "snapshot")
+
+
+def check_equal_states(brokers: Mapping[str, Broker]) -> None:
+    """Raise Violated where members that have applied the same entries have other tables."""
+    first: dict[int, str] = {}
+    for name, broker in brokers.items():
+        other = brokers[first.setdefault(broker.applied_index, name)]
+        mine, theirs = _cells(broker.tables.state({})), _cells(other.tables.state({}))
+        for key in mine.keys() | theirs.keys():
+            if mine.get(key) != theirs.get(key):
+                text = (
+                    f"{key}: {mine.get(key)}, and {theirs.get(key)} on"
+                    f" {first[broker.applied_index]}, which has applied the same entries"
+                )
+                raise Violated("equal-logs-give-equal-states", text, name)
+
+
+def _check_tables(name: str, broker: Broker, saved: BrokerState, what: str) -> None:
+    """Compare with what clients are answered now, one value after the other."""
+    topics, offsets = broker.tables.topics, broker.tables.offsets
+    count = sum(map(len, saved.group_offsets.values()))
+    for place, saved_count, has in (
+        ("topics", len(saved.topics), len(topics)),
+        ("offsets", count, offsets.count),
+    ):
+        if saved_count != has:
+            text = f"its {what} has {saved_count} {place}, the broker has {has}"
+            raise Violated("saved-state-is-the-state", text, name)
+    for key, of_queues in saved.group_offsets.items():
+        topic, _, group = key.partition("@")
+        for queue_id, offset in of_queues.items():
+            if (now := offsets.get(group, topic, queue_id)) != offset:
+                text = f"offset of {key}/{queue_id}: its {what} has {offset}, the broker {now}"
+                raise Violated("saved-state-is-the-state", text, name)
+    for topic, config in saved.topics.items():
+        now_config = topics.get(topic)
+        if (config or None) != (None if now_config is None else to_builtins(now_config)):
+            text = f"topic {topic}: its {what} has {config}, the broker {now_config}"
+            raise Violated("saved-state-is-the-state", text, name)
+
+
+def _cells(state: BrokerState) -> dict[str, object]:
+    """Return each value of the tables, by what it is."""
+    cells: dict[str, object] = {f"topic {name}": dict(at) for name, at in state.topics.items()}
+    for key, offsets in state.group_offsets.items():
+        cells |= {f"offset of {key}/{queue}": offset for queue, offset in offsets.items()}
+    return cells

@@ -109,6 +109,30 @@ LATE_SLAVE_IS_OK = Mutant(
 )
 
 
+class LateWriteRefused(GroupCommit):
+    """Refuses the sends that wait too long for being written."""
+
+    def _answer_unknown(self, append: PendingAppend, why: str) -> None:
+        del why
+        self._reply(append, ResponseCode.SYSTEM_BUSY)
+
+
+LATE_WRITE_REFUSED = Mutant(
+    "late-write-refused",
+    master_slave=MasterSlaveParts(group_commit=LateWriteRefused),
+    targets=MASTERS,
+    hunt=Hunt("queue", ("disk-stall", "disk-full")),
+    about="""
+    A send whose write takes too long is refused, and its message stays in the queue of writes.
+
+    Its producer sends it again, and it is stored twice once the disk is well.
+
+    Source: https://github.com/apache/rocketmq/pull/5845 (a comment: with "broker busy" a message
+    is sometimes sent all the same).
+    """,
+)
+
+
 _SIZE_BYTES = 4
 
 
@@ -231,6 +255,7 @@ PLUGINS = (
     DELAYS_NOT_SYNCHRONIZED,
     FLUSH_STANDS_FOR_SLAVE,
     LATE_SLAVE_IS_OK,
+    LATE_WRITE_REFUSED,
     SLAVE_READS_ON_ANYWHERE,
     SLAVE_REPORTS_WHAT_IT_RECEIVED,
     CONFIG_FILE_IN_PLACE,

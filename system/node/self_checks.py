@@ -32,13 +32,15 @@ from shaketable.system.invariants.queues import (
     check_transfer,
     check_woken,
 )
+from shaketable.system.invariants.saved_files import check_checkpoint, check_snapshot
 from shaketable.system.invariants.steps import Steps
 from shaketable.system.invariants.ticks import Ticks
 from shaketable.system.invariants.violated import Violated, as_invariant_error
 from shaketable.system.mutants import Mutant
 from shaketable.system.node.watched_broker import watched
 from shaketable.system.raft.core import RaftCore
-from shaketable.system.raft.protocol import Message, Role, SaveState, Write
+from shaketable.system.raft.protocol import Message, Role, SaveState, Snapshot, Write
+from shaketable.system.store.broker_checkpoint import BrokerCheckpoint
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.state_files import HardState
 
@@ -157,6 +159,16 @@ class SelfWatch:
     def carried_out(self, count: int) -> None:
         """The disk has carried out so many writes more. Called in the disk's thread."""
         self._carried_out += count
+
+    def saving(self, broker: Broker, checkpoint: BrokerCheckpoint) -> None:
+        """Check what is about to be saved. Raises InvariantError."""
+        with as_invariant_error():
+            check_checkpoint(self.name, broker, checkpoint.state)
+
+    def compacted(self, broker: Broker, snapshot: Snapshot) -> None:
+        """Check a snapshot. Raises InvariantError."""
+        with as_invariant_error():
+            check_snapshot(self.name, broker, snapshot.state)
 
     def disk_full(self, is_full: bool) -> None:
         """Note how the disk is."""

@@ -18,9 +18,10 @@ from shaketable.system.broker.effects import BrokerEffects, Connection
 from shaketable.system.invariants.confirmed_reads import ConfirmedReads
 from shaketable.system.mutants import Mutant
 from shaketable.system.raft.core import RaftCore
-from shaketable.system.raft.protocol import Effects, Message, Token
+from shaketable.system.raft.protocol import Effects, Message, Snapshot, Token
 from shaketable.system.remoting.command import Command
 from shaketable.system.remoting.requests import SendRequest
+from shaketable.system.store.broker_checkpoint import BrokerCheckpoint
 
 
 class BrokerWatch(Protocol):
@@ -48,6 +49,12 @@ class BrokerWatch(Protocol):
 
     def disk_full(self, is_full: bool) -> None:
         """The broker is told that its disk is full, or has room again."""
+
+    def saving(self, broker: Broker, checkpoint: BrokerCheckpoint) -> None:
+        """The broker gives a checkpoint to be saved."""
+
+    def compacted(self, broker: Broker, snapshot: Snapshot) -> None:
+        """The broker has replaced a part of its log by a snapshot."""
 
 
 INPUTS: Final = (
@@ -87,10 +94,29 @@ def _watched_core(base: type[RaftCore], watch: BrokerWatch) -> type[RaftCore]:
     return WatchedCore
 
 
+def _watched_saves(base: type[Broker], watch: BrokerWatch) -> type[Broker]:
+    """Return a broker class that reports what it gives to be saved of its state."""
+
+    class WatchedSaves(base):  # type: ignore[valid-type, misc]
+        def take_checkpoint(self) -> BrokerCheckpoint | None:
+            checkpoint: BrokerCheckpoint | None = super().take_checkpoint()
+            if checkpoint is not None:
+                watch.saving(self, checkpoint)
+            return checkpoint
+
+        def disk_usage(self, *measured: Any, **more: Any) -> None:
+            before = self.core.ledger.snapshot
+            super().disk_usage(*measured, **more)
+            if (snapshot := self.core.ledger.snapshot) is not before and snapshot is not None:
+                watch.compacted(self, snapshot)
+
+    return WatchedSaves
+
+
 def watched(parts: Mutant, watch: BrokerWatch) -> Mutant:
     """Return the same parts, with a broker that reports its inputs and effects to `watch`."""
 
-    class WatchedBroker(parts.broker):  # type: ignore[name-defined, misc]
+    class WatchedBroker(_watched_saves(parts.broker, watch)):  # type: ignore[misc]
         def handle(
             self,
             connection: Connection,

@@ -26,6 +26,7 @@ from shaketable.system.invariants.queues import (
     check_transfer,
     check_woken,
 )
+from shaketable.system.invariants.saved_files import check_checkpoint, check_snapshot
 from shaketable.system.invariants.steps import Steps
 from shaketable.system.invariants.ticks import Ticks
 from shaketable.system.mutants import Mutant
@@ -512,7 +513,10 @@ class SimMember:
             expiry=self.world.broker_config.expiry,
             snapshot_from=self.core.snapshot_from,
         )
+        before = self.core.ledger.snapshot
         self.broker.disk_usage(used_ratio, files, self.local_ms(), wall_ms)
+        if (snapshot := self.core.ledger.snapshot) is not before and snapshot is not None:
+            check_snapshot(self.name, self.broker, snapshot.state)
         self.pump()
 
 
@@ -739,6 +743,7 @@ class Flush:
                 self._checkpointed = checkpoint_index
         checkpoint = self._member.broker.take_checkpoint()
         if checkpoint is not None:
+            check_checkpoint(self._member.name, self._member.broker, checkpoint.state)
             self._checkpoint = self._write_seq, checkpoint
             if not self._writes:
                 self._save_checkpoint(self._write_seq)
@@ -749,13 +754,16 @@ class Flush:
             return
         checkpoint = self._checkpoint[1]
         self._checkpoint = None
-        with suppress(DiskFull):
+        try:
             self._files.save(checkpoint)
-            self._note_saved(checkpoint)
-            self._member.broker.checkpointed(checkpoint)
-            self._world.counts.checkpoints += 1
-            self.check_keys(checkpoint)
-            self._member.step_soon()
+        except DiskFull:
+            self._keys_checked_ms = -KEY_CHECK_MS  # the next one takes back what this one wrote
+            return
+        self._note_saved(checkpoint)
+        self._member.broker.checkpointed(checkpoint)
+        self._world.counts.checkpoints += 1
+        self.check_keys(checkpoint)
+        self._member.step_soon()
 
     def _note_saved(self, checkpoint: BrokerCheckpoint) -> None:
         member = self._member

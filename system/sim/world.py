@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
 
+from shaketable.system.invariants.saved_files import check_equal_states
 from shaketable.system.invariants.violated import Violated
 from shaketable.system.mutants import HEALTHY, Mutant
 from shaketable.system.raft.protocol import InvariantError, Message, Role, RoleChange, Write
@@ -426,6 +427,7 @@ class World:
                     member.name,
                 )
             self.older.config.check(member.broker, member.name)
+        check_equal_states({each.name: each.broker for each in self.members.values() if each.is_up})
         self.older.check_kept(self.invariants.queues)
 
     def _finish_counts(self) -> None:

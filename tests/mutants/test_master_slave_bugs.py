@@ -22,6 +22,7 @@ from shaketable.system.sim.disk import SimDisk
 
 OK = ResponseCode.SUCCESS
 LATE_SLAVE = ResponseCode.FLUSH_SLAVE_TIMEOUT
+BUSY = ResponseCode.SYSTEM_BUSY
 
 
 def pair(mutant: Mutant, **more: bool) -> tuple[MasterSlaveBroker, MasterSlaveBroker, HALink]:
@@ -55,6 +56,16 @@ def test_a_late_slave_is_told_of(mutant: Mutant) -> None:
     master.pass_time(3000)
     (reply,) = master.take_replies()
     assert reply.code == (LATE_SLAVE if mutant is HEALTHY else OK)
+
+
+@with_and_without("late-write-refused")
+def test_a_send_whose_write_is_late_may_be_stored(mutant: Mutant) -> None:
+    master, _, _ = pair(mutant)
+    master.writes_are_held = True
+    assert master.ask(send("t", 0, b"a")) == []
+    master.pass_time(5000)
+    (reply,) = master.take_replies()
+    assert reply.code == (ResponseCode.SYSTEM_ERROR if mutant is HEALTHY else BUSY)
 
 
 @with_and_without("any-report-counts")

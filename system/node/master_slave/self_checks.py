@@ -20,9 +20,18 @@ from shaketable.system.broker.broker_state import BrokerState
 from shaketable.system.broker.effects import BrokerEffects
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.reput import BrokerTables
-from shaketable.system.invariants.durability import acknowledged_positions
+from shaketable.system.invariants.durability import (
+    acknowledged_positions,
+    check_reported,
+    checked_commit,
+)
 from shaketable.system.invariants.queues import check_answered, check_woken
-from shaketable.system.invariants.saved_files import WATCHED, older_offset, table_of
+from shaketable.system.invariants.saved_files import (
+    WATCHED,
+    check_checkpoint,
+    older_offset,
+    table_of,
+)
 from shaketable.system.invariants.violated import Violated, as_invariant_error
 from shaketable.system.master_slave.config_files import encode_tables, load_tables
 from shaketable.system.master_slave.core import BrokerRole, MasterSlaveConfig, MasterSlaveCore
@@ -31,6 +40,7 @@ from shaketable.system.master_slave.mode import GroupCommit
 from shaketable.system.mutants import Mutant
 from shaketable.system.node.master_slave.config_files import ConfigFiles
 from shaketable.system.remoting.command import CommandError
+from shaketable.system.store.broker_checkpoint import BrokerCheckpoint
 from shaketable.system.store.disk import read_file
 from shaketable.system.store.plain_commit_log import PlainCommitLog
 
@@ -78,10 +88,8 @@ class MasterSlaveSelfWatch:
 
     def reported(self, position: int, sent_position: int) -> None:
         """A master believes that a slave has the log up to `position`."""
-        if position > sent_position:
-            what = f"a slave's report of {position} counts, and {sent_position} was sent"
-            with as_invariant_error():
-                raise Violated("reports-fit-what-was-sent", what, self.name)
+        with as_invariant_error():
+            check_reported(self.name, position, sent_position)
         self._copied = max(self._copied, position)
 
     def reporting(self, position: int, begin: int) -> None:
@@ -140,6 +148,13 @@ def _checked_broker(base: type[Broker], watch: MasterSlaveSelfWatch) -> type[Bro
             watch.took(effects)
             return effects
 
+        def take_checkpoint(self) -> BrokerCheckpoint | None:
+            checkpoint: BrokerCheckpoint | None = super().take_checkpoint()
+            if checkpoint is not None:
+                with as_invariant_error():
+                    check_checkpoint(watch.name, self, checkpoint.state)
+            return checkpoint
+
     return CheckedBroker
 
 
@@ -162,7 +177,11 @@ def _checked_commit(base: type[GroupCommit], watch: MasterSlaveSelfWatch) -> typ
                     watch.unwaited(append.reply)
             super().acknowledge(index)
 
-    return CheckedCommit
+    def report(found: Violated) -> None:
+        with as_invariant_error():
+            raise Violated(found.invariant, found.finding, watch.name)
+
+    return checked_commit(CheckedCommit, report)
 
 
 def _checked_connection(

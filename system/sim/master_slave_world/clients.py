@@ -27,6 +27,7 @@ from shaketable.system.sim.master_slave_world.setup import (
     NAME_SERVER_ADDRESS,
     NAME_SERVER_PORT,
     NOWHERE,
+    SAME_END,
     ForeignSlave,
     Setup,
 )
@@ -356,6 +357,8 @@ class ForeignSlaves:
         position = slave.ahead_bytes
         if position != NOWHERE:
             position += node.commit_log.end.position
+        if slave.ahead_bytes == SAME_END:  # it may take what was sent to others for its own
+            self._world.broker_invariants.copied_elsewhere(BROKER, position)
         # Refused or not, the connection may end early: the master may close it or go down.
         with trio.move_on_after(CONNECTED_MAX_S), suppress(OSError, trio.BrokenResourceError):
             async with await trio.open_tcp_stream(self._address, PEER_PORT) as stream:

@@ -160,8 +160,10 @@ class FileDamage(msgspec.Struct, frozen=True, kw_only=True):
 # Source: https://github.com/apache/rocketmq/issues/1155 (a slave that is ahead of its master).
 
 AHEAD = (1 << 20, 1 << 40)
-"""Bytes after the master's end that it claims to have. More than is written before its report
-arrives, since a slave that reports what was sent meanwhile is accepted."""
+"""Bytes after the master's end that it claims to have: more than is written before its report
+arrives."""
+SAME_END = 0
+"""It claims to have what the master has written, also where no slave was sent that yet."""
 NOWHERE = -1
 
 
@@ -176,7 +178,8 @@ def draw_foreign_slaves(rng: RandomStream, from_ms: int, run_ms: int) -> tuple[F
     """Generate the foreign slaves of a run."""
     found = [
         ForeignSlave(
-            at_ms=rng.randrange(from_ms, run_ms), ahead_bytes=rng.choice((NOWHERE, *AHEAD))
+            at_ms=rng.randrange(from_ms, run_ms),
+            ahead_bytes=rng.choice((NOWHERE, SAME_END, *AHEAD)),
         )
         for _ in range(rng.choice((0, 0, 1, 2)))
     ]

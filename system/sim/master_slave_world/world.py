@@ -289,19 +289,25 @@ def check_settled(world: TrioWorld, setup: Setup) -> None:
 
 
 class SettledState:
-    """A settled master's state: log, topics, offsets and progress of deliveries."""
+    """A settled master's state: log, topics, offsets, and what is left to deliver."""
 
-    def __init__(self, end: int, topics: object, offsets: Offsets) -> None:
+    def __init__(self, end: int, topics: object, offsets: Offsets, left: dict[int, int]) -> None:
         self._end = end
         self._topics = topics
         self._offsets = offsets
+        self._left = left
 
     @classmethod
     def of(cls, world: TrioWorld) -> SettledState:
         """Return the state of a running master."""
         node = _running(world.members[MASTER])
-        tables = node.broker.tables
-        return cls(node.commit_log.end.position, tables.topics.state(), tables.offsets.state())
+        broker = node.broker
+        return cls(
+            node.commit_log.end.position,
+            broker.tables.topics.state(),
+            _offsets_of(broker),
+            _left_to_deliver(broker),
+        )
 
     def check_kept(self, world: TrioWorld) -> None:
         """Check that every remaining broker has it all after a power loss. Raises Violated."""
@@ -310,27 +316,14 @@ class SettledState:
             for what, actual, expected in (
                 ("log", world.broker_invariants.shadows[name].end, self._end),
                 ("topics", broker.tables.topics.state(), self._topics),
-                ("offsets", broker.tables.offsets.state(), self._offsets_at(broker)),
+                ("offsets", _offsets_of(broker), self._offsets),
+                ("delayed messages left", _left_to_deliver(broker), self._left),
             ):
                 if actual != expected:
                     raise Violated(
                         "what-was-there-is-kept", f"{what}: {actual}, not {expected}", name
                     )
             _check_queues(name, broker, world.broker_invariants.shadows[name])
-
-    def _offsets_at(self, broker: Broker) -> Offsets:
-        """Return the offsets that a broker must have.
-
-        A master moves delivery progress back to the end of a queue that restarts at 0
-        (`delay_delivery`).
-        """
-        if not broker.core.is_ready or _DELIVERY_KEY not in self._offsets:
-            return self._offsets
-        done = {
-            level: min(offset, broker.queues.max_offset((SCHEDULE_TOPIC, level)))
-            for level, offset in self._offsets[_DELIVERY_KEY].items()
-        }
-        return {**self._offsets, _DELIVERY_KEY: done}
 
 
 def _running(host: Host) -> Node:
@@ -432,7 +425,8 @@ def _check_tables(name: str, slave: Broker, master: Broker) -> None:
     """A slave has its master's topics, group offsets and progress of deliveries."""
     for what, actual, expected in (
         ("topics", slave.tables.topics.state(), master.tables.topics.state()),
-        ("offsets", slave.tables.offsets.state(), master.tables.offsets.state()),
+        ("offsets", _offsets_of(slave), _offsets_of(master)),
+        ("delayed messages left", _left_to_deliver(slave), _left_to_deliver(master)),
     ):
         if actual != expected:
             raise Violated("slave-has-tables", f"{what}: {actual} and not {expected}", name)
@@ -441,6 +435,26 @@ def _check_tables(name: str, slave: Broker, master: Broker) -> None:
         if counted < changes:
             why = f"it counts {counted} changes, its master {changes}"
             raise Violated("slave-has-tables", why, name)
+
+
+def _offsets_of(broker: Broker) -> Offsets:
+    """Return the offsets of consumer groups."""
+    state = broker.tables.offsets.state()
+    return {key: offsets for key, offsets in state.items() if key != _DELIVERY_KEY}
+
+
+def _left_to_deliver(broker: Broker) -> dict[int, int]:
+    """Return how many delayed messages of each level are not delivered, if any.
+
+    Progress itself differs where a queue of which all has expired begins anew: the master sets it
+    back then (`DelayDelivery`), a slave that still knows the queue's end does not.
+    """
+    done = broker.tables.offsets.state().get(_DELIVERY_KEY, {})
+    left = {
+        level: broker.queues.max_offset((SCHEDULE_TOPIC, level)) - done.get(level, 0)
+        for level in range(LEVELS_MAX)
+    }
+    return {level: count for level, count in left.items() if count > 0}
 
 
 def _check_known_master(name: str, node: Node, master: Host) -> None:

@@ -512,6 +512,21 @@ def snapshot_meets_sick_disk(rng: RandomStream, group: Group, at_ms: int) -> lis
     return [*faults, StallDisk(start_ms=back_ms, duration_ms=lasts_ms, node=name)]
 
 
+def full_at_checkpoint(rng: RandomStream, group: Group, at_ms: int) -> list[AnyFault]:
+    """Disks fill up when a checkpoint is all but saved, and have room again before the next one."""
+    lasts_ms = rng.choice((900, 2800))
+    return [
+        FullDisk(
+            start_ms=at_ms,
+            duration_ms=lasts_ms,
+            node=name,
+            copies_on_write=True,
+            since="/appliedto",
+        )
+        for name in rng.sample(group.members, 2)
+    ]
+
+
 def final_power_loss(rng: RandomStream, group: Group, at_ms: int) -> list[AnyFault]:
     """All machines lose power at once, under load."""
     return _crash_all(rng, group, at_ms)
@@ -557,6 +572,7 @@ CHAIN_WEIGHTS = {
     "two_changes_under_partition": 3,
     "dead_disk": 3,
     "target_goes_away": 3,
+    "full_at_checkpoint": 2,
     "power_loss_at_truncation": 3,
 }
 """Weights of chains that need luck to hit their target; the others have weight 1."""
@@ -565,6 +581,7 @@ LATER = _named(
     sick_disk,
     snapshot_meets_sick_disk,
     crashed_successor,
+    full_at_checkpoint,
     power_loss_at_truncation,
     overlooked_promise,
 )

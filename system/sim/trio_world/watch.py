@@ -17,22 +17,24 @@ from typing import Protocol
 from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.effects import BrokerEffects
 from shaketable.system.invariants.confirmed_reads import ConfirmedReads
+from shaketable.system.invariants.durability import check_reported, checked_commit
 from shaketable.system.invariants.queues import (
     check_answered,
     check_appends,
     check_bounds,
     check_woken,
 )
-from shaketable.system.invariants.saved_files import SavedFiles
+from shaketable.system.invariants.saved_files import SavedFiles, check_checkpoint, check_snapshot
 from shaketable.system.invariants.steps import Steps
 from shaketable.system.invariants.ticks import Ticks
 from shaketable.system.invariants.violated import Violated
+from shaketable.system.master_slave.core import MasterSlaveCore
 from shaketable.system.mutants import Mutant
 from shaketable.system.node.master_slave.config_files import ConfigFiles
 from shaketable.system.node.node import Node
 from shaketable.system.node.watched_broker import watched
 from shaketable.system.raft.core import RaftCore
-from shaketable.system.raft.protocol import Append, Message, RoleChange, Write
+from shaketable.system.raft.protocol import Append, Message, RoleChange, Snapshot, Write
 from shaketable.system.sim.rules.call_invariants import checked_connection
 from shaketable.system.sim.rules.invariants import Invariants
 from shaketable.system.sim.rules.master_slave_invariants import (
@@ -40,6 +42,7 @@ from shaketable.system.sim.rules.master_slave_invariants import (
     MasterSlaveShadow,
 )
 from shaketable.system.sim.rules.shadow import Shadow
+from shaketable.system.store.broker_checkpoint import BrokerCheckpoint
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.disk import StoreError
 from shaketable.system.store.log_writer import WritableLog
@@ -139,6 +142,17 @@ class Watch:
             self.steps = None
             raise
 
+    def saving(self, broker: Broker, checkpoint: BrokerCheckpoint) -> None:
+        """The broker gives a checkpoint to be saved."""
+        self._check(partial(check_checkpoint, self._name, broker, checkpoint.state))
+
+    def compacted(self, broker: Broker, snapshot: Snapshot) -> None:
+        """The broker has replaced a part of its log by a snapshot."""
+        self._check(partial(check_snapshot, self._name, broker, snapshot.state))
+
+    def _check(self, check: Callable[[], None]) -> None:
+        _reported(self._reporter.violated, check)
+
     def disk_full(self, is_full: bool) -> None:
         """The broker is told that its disk is full, or has room again."""
         if self.steps is not None:
@@ -175,10 +189,7 @@ class Watch:
     def handled(self) -> None:
         """The core has handled one input."""
         if self.steps is not None:
-            try:
-                self.steps.handled()
-            except Violated as found:
-                self._reporter.violated(found)
+            self._check(self.steps.handled)
 
     def ticked(self, broker: Broker, now_ms: float) -> None:
         """The node was ticked."""
@@ -323,6 +334,12 @@ class MasterSlaveWatch:
                 watch.took(effects)
                 return effects
 
+            def take_checkpoint(self) -> BrokerCheckpoint | None:
+                checkpoint: BrokerCheckpoint | None = super().take_checkpoint()
+                if checkpoint is not None:
+                    watch.saving(self, checkpoint)
+                return checkpoint
+
             def synced(self, write_seq: int, now_ms: float | None = None) -> None:
                 watch.synced(write_seq)
                 super().synced(write_seq, now_ms)
@@ -335,8 +352,31 @@ class MasterSlaveWatch:
             parts.master_slave.config_files, self._saved, self._reporter.violated
         )
         master = checked_connection(parts.master_slave.master_connection, self._reporter.violated)
-        master_slave = replace(parts.master_slave, config_files=files, master_connection=master)
+        commit = checked_commit(parts.master_slave.group_commit, self._reporter.violated)
+        master_slave = replace(
+            parts.master_slave,
+            core=self._watched_core(parts.master_slave.core),
+            config_files=files,
+            master_connection=master,
+            group_commit=commit,
+        )
         return replace(parts, broker=WatchedBroker, master_slave=master_slave)
+
+    def _watched_core(self, base: type[MasterSlaveCore]) -> type[MasterSlaveCore]:
+        watch = self
+
+        class WatchedCore(base):  # type: ignore[valid-type, misc]
+            def slave_reported(self, connection: int, position: int) -> None:
+                check = partial(check_reported, watch._name, position, self.sent_position)
+                _reported(watch._reporter.violated, check)
+                super().slave_reported(connection, position)
+
+        return WatchedCore
+
+    def saving(self, broker: Broker, checkpoint: BrokerCheckpoint) -> None:
+        """The broker gives a checkpoint to be saved."""
+        check = partial(check_checkpoint, self._name, broker, checkpoint.state)
+        _reported(self._reporter.violated, check)
 
     def ticked(self, broker: Broker, now_ms: float) -> None:
         """The broker was ticked."""

@@ -18,6 +18,7 @@ import trio
 from trio._core import _run
 
 from shaketable.system.broker.limits import ExpiryConfig
+from shaketable.system.invariants.saved_files import check_equal_states
 from shaketable.system.invariants.violated import Violated
 from shaketable.system.mutants import HEALTHY, Mutant
 from shaketable.system.node.config import NodeConfig
@@ -581,6 +582,8 @@ def _check_live(world: TrioWorld) -> None:
                 host.name,
             )
         world.older.config.check(host.node.broker, host.name)
+    nodes = {name: host.node for name, host in world.members.items() if host.node is not None}
+    check_equal_states({name: node.broker for name, node in nodes.items()})
     world.older.check_kept(world.invariants.queues)
 
 
