@@ -14,6 +14,7 @@ from typing import Protocol
 
 import msgspec
 
+from shaketable.system.broker.delay_levels import SCHEDULE_TOPIC
 from shaketable.system.broker.reading.pulls import SUBSCRIPTION_FLAG, SUSPEND_FLAG
 from shaketable.system.invariants.violated import Violated
 from shaketable.system.raft.protocol import Role
@@ -33,17 +34,20 @@ from shaketable.system.sim.member import SimMember
 from shaketable.system.sim.rules.client_history import (
     APPEND,
     COMMIT,
+    DELAY,
     FAIL,
     FETCH,
     MAX_OFFSET,
     OK,
     OPEN,
     PULL,
+    STORED,
     UNKNOWN,
     WRITES,
     Operation,
     check_blame,
     check_filled,
+    level_of,
 )
 from shaketable.system.sim.rules.invariants import Invariants
 from shaketable.system.sim.run_trace import Counts
@@ -53,8 +57,8 @@ from shaketable.system.store.message import decode_message
 
 TOPIC = "log"
 TOPIC_BYTES = TOPIC.encode()
-NOT_APPENDED = frozenset((PULL, MAX_OFFSET, COMMIT, FETCH))
-"""Kinds of calls that append no message."""
+NOT_APPENDED = frozenset((DELAY, PULL, MAX_OFFSET, COMMIT, FETCH))
+"""Kinds of calls that append no message to a client's queue."""
 OPEN_OPERATIONS_MAX = 2_000
 """Most operations that one client has in flight; calls beyond it are skipped."""
 RANDOM_TARGET_RATES = (0.0, 0.05, 0.4, 1.0)
@@ -232,7 +236,7 @@ class Clients:
         group = group_of(call, client.number, [each.offsets for each in self._clients])
         now_ms = self._world.heap.now_ms
         operation = Operation(self._numbers, client.number, kind, call.queue, offset, now_ms, group)
-        if kind == APPEND:
+        if kind in STORED:
             body_bytes = body_bytes_of(self._numbers, call.body_bytes, self._world.settings)
             operation.body = b"%d." % self._numbers + bytes(max(0, body_bytes - 8))
         self.history.append(operation)
@@ -293,10 +297,9 @@ class Clients:
                 operation = found[0]
                 if operation.kind == PULL and header.code in (0, *_NOTHING_FOUND):
                     self._pulled(operation, member, header, body)
-                elif operation.kind == APPEND and header.code == 0:
-                    queue = (TOPIC_BYTES, operation.queue)
+                elif operation.kind in STORED and header.code == 0:
                     offset = int(header.ext["queueOffset"])
-                    invariants.acknowledged(queue, offset, operation.body)
+                    invariants.acknowledged(stored_in(operation), offset, operation.body)
             arrived.append((header, body))
         heap.push(heap.now_ms + self._world.settings.client_delay_ms, self._answered, member.name,
                   client, arrived)  # fmt: skip
@@ -392,6 +395,11 @@ class Clients:
             operation.offset = int(ext["queueOffset"])
             end = operation.offset + 1
             self._world.counts.acknowledged += 1
+        elif operation.kind == DELAY:
+            operation.offset = int(ext["queueOffset"])
+            self._world.counts.acknowledged += 1
+            self._end(client, operation, OK)
+            return
         elif operation.kind in (COMMIT, FETCH):
             if operation.kind == FETCH:
                 operation.end = int(ext.get("offset", 0))  # no fields: nothing was committed
@@ -473,9 +481,11 @@ def group_of(call: Call, client: int, offsets: Sequence[GroupOffsets]) -> str:
 
 def _request(operation: Operation, settings: Settings) -> SendRequest | Command:
     keyed = settings.keyed
-    if operation.kind == APPEND:
+    if operation.kind in STORED:
         fields = SendMessageV2("simulated", TOPIC, operation.queue)
-        if keyed:
+        if operation.kind == DELAY:
+            fields.properties = delayed_properties(operation)
+        elif keyed:
             fields.properties = properties_of(operation.number, keyed)
         return SendRequest(operation.number, 0, fields, memoryview(operation.body), 0)
     if operation.kind == PULL:
@@ -496,6 +506,18 @@ def _request(operation: Operation, settings: Settings) -> SendRequest | Command:
         return Command(RequestCode.QUERY_CONSUMER_OFFSET, operation.number, ext=fetch.to_ext())
     asked = QueueOffsetRequest(TOPIC, operation.queue)
     return Command(RequestCode.GET_MAX_OFFSET, operation.number, ext=asked.to_ext())
+
+
+def delayed_properties(operation: Operation) -> str:
+    """Return the properties of a delayed message."""
+    return f"DELAY\x01{level_of(operation.number)}\x02"
+
+
+def stored_in(operation: Operation) -> tuple[bytes, int]:
+    """Return the queue in which an operation's message is stored at first."""
+    if operation.kind == DELAY:
+        return SCHEDULE_TOPIC, level_of(operation.number) - 1
+    return TOPIC_BYTES, operation.queue
 
 
 def _holding(member: SimMember) -> tuple[float, tuple[object, ...]]:

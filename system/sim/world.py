@@ -6,6 +6,7 @@ Everything follows from the schedule and its seed: no real clock, socket, thread
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ from shaketable.system.sim.rules.client_history import (
     APPEND,
     OK,
     Operation,
+    check_delivered,
     check_history,
     check_refusals,
 )
@@ -45,7 +47,13 @@ from shaketable.system.sim.rules.invariants import Invariants
 from shaketable.system.sim.rules.kept_files import check_blames_no_disk
 from shaketable.system.sim.rules.violation import Violation
 from shaketable.system.sim.run_trace import Counts, Trace
-from shaketable.system.sim.schedules.faults import ALWAYS_DETECTED, REBUILT, DamageFile, damage_file
+from shaketable.system.sim.schedules.faults import (
+    ALWAYS_DETECTED,
+    REBUILT,
+    ClockOffset,
+    DamageFile,
+    damage_file,
+)
 from shaketable.system.sim.schedules.random_streams import RandomStreams
 from shaketable.system.sim.schedules.schedule import (
     Options,
@@ -68,10 +76,20 @@ HINTS_WITH_KEYS = 5
 CROWD_MS = 4500.0
 """Time before the end of a run in which a group comes to its limit of members."""
 SETTLE_MS_MAX = 4000.0
+"""Time in which a group must acknowledge a new append after the last fault is healed."""
 CATCH_UP_MS = 500.0
 """What is committed later than this before the end need not be applied everywhere by then. Clients
 are quiet for longer, but the operator's last change may end at any time."""
-"""Time in which a group must acknowledge a new append after the last fault is healed."""
+
+
+def delayed_due_by_ms(schedule: Schedule) -> float:
+    """Return by when delayed messages have to be due, to be delivered at the end of a run.
+
+    Where wall clocks jump, which say when one is due, that is not known.
+    """
+    if any(isinstance(fault, ClockOffset) for fault in schedule.faults):
+        return -math.inf
+    return schedule.settings.run_ms - SETTLE_MS_MAX
 
 
 class World:
@@ -113,6 +131,7 @@ class World:
         self.acting: SimMember | None = None
         self.actions = FaultActions(self)
         self.healed_ms = float(max((fault.end_ms for fault in schedule.faults), default=0))
+        self._delayed_due_by_ms = delayed_due_by_ms(schedule)
         for member in self.members.values():
             self.heap.push(0.0, self.restart, member)
         for fault in schedule.faults:
@@ -407,6 +426,14 @@ class World:
                     f"none was acknowledged within {SETTLE_MS_MAX:.0f} ms after the last fault",
                 )
         self._check_caught_up()
+        queues, ups = self.invariants.queues, [m for m in self.members.values() if m.is_up]
+        check_delivered(
+            self.clients.history,
+            queues,
+            stored_numbers(self.older.newer(queues)),
+            from_position=max(member.log.start.position for member in ups),
+            due_by_ms=self._delayed_due_by_ms,
+        )
 
     def _note_due(self) -> None:
         self._due_index = self.invariants.committed_index

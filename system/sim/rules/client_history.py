@@ -15,15 +15,20 @@ from typing import Final
 import trio
 
 from shaketable import system
+from shaketable.system.broker.delay_levels import SCHEDULE_TOPIC
 from shaketable.system.invariants.violated import Violated
 from shaketable.system.remoting.codes import ResponseCode
+from shaketable.system.store.message import decode_message
 
 APPEND = "append"
+DELAY = "delay"
 PULL = "pull"
 MAX_OFFSET = "max_offset"
 COMMIT = "commit"
 FETCH = "fetch"
-WRITES: Final = frozenset((APPEND, COMMIT))
+STORED: Final = frozenset((APPEND, DELAY))
+"""Operations that store a message."""
+WRITES: Final = STORED | {COMMIT}
 
 OPEN = "invoke"
 OK = "ok"
@@ -34,7 +39,8 @@ UNKNOWN = "info"
 class Operation:
     """One client operation, from its invocation to its outcome.
 
-    `offset` is an append's offset, or where a pull starts; `count` the number of messages that a
+    `offset` is an append's offset, or where a pull starts; a delayed message's is that in the queue
+    of its level. `count` the number of messages that a
     pull returned; `end` the queue's end that a read returned. A commit and a fetch are of a
     consumer group; `end` is its offset. Times in virtual milliseconds.
     """
@@ -90,6 +96,8 @@ class Operation:
         )
 
 
+DELAYS_MS: Final = (1_000, 5_000)
+"""The delays of the first levels (RocketMQ's messageDelayLevel), which delayed messages have."""
 BLAMES: Final = frozenset(
     {
         ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
@@ -177,19 +185,49 @@ def _check_places(done: Iterable[Operation]) -> None:
 def check_refusals(history: Sequence[Operation], stored: Iterable[int]) -> None:
     """Raise Violated where an append is stored twice, or was definitely refused and is stored.
 
-    `stored` yields the number of each committed append, in any order.
+    `stored` yields the number of each committed append, in any order. A delayed message is stored
+    there when it is delivered.
     """
     times: dict[int, int] = {}
     for number in stored:
         times[number] = times.get(number, 0) + 1
     for operation in history:
-        if operation.kind != APPEND:
+        if operation.kind not in STORED:
             continue
         found = times.get(operation.number, 0)
         if found > 1:
             raise Violated("stored-once", f"{operation!r} is stored {found} times")
         if found and operation.outcome == FAIL:
             raise Violated("refusal-is-definite", f"{operation!r} was refused and is stored")
+
+
+def level_of(number: int) -> int:
+    """Return the delay level, from 1, of delayed message `number`."""
+    return 1 + number % len(DELAYS_MS)
+
+
+def check_delivered(
+    history: Sequence[Operation],
+    queues: Mapping[tuple[bytes, int], Sequence[bytes]],
+    delivered: Iterable[int],
+    *,
+    from_position: int,
+    due_by_ms: float,
+) -> None:
+    """Raise Violated where a delayed message is not delivered that was due by that time.
+
+    `queues` are the committed messages. What is before `from_position` may have expired before it
+    was due: RocketMQ delivers it no more.
+    """
+    numbers = set(delivered)
+    for operation in history:
+        if operation.kind != DELAY or operation.outcome != OK or operation.number in numbers:
+            continue
+        level = level_of(operation.number)
+        stored = decode_message(queues[SCHEDULE_TOPIC, level - 1][operation.offset])
+        is_due = operation.end_ms + DELAYS_MS[level - 1] <= due_by_ms
+        if is_due and stored.physical_offset >= from_position:
+            raise Violated("delayed-is-delivered", f"{operation!r}, with level {level}, is not")
 
 
 # Invariants of clients' calls: they end in time, with an expected outcome, and leak nothing.

@@ -38,6 +38,8 @@ from shaketable.system.sim.schedules.scenarios import (
 )
 
 QUEUES_MAX = 4
+DELAYED = 0.5
+"""Share of seeds with delayed messages."""
 QUIET = 0.5
 """Share of the seeds with a queue where clients wait together for single messages."""
 QUIET_ROUND_MS = 1_500
@@ -134,7 +136,8 @@ class Call(msgspec.Struct, frozen=True, gc=False):
 
     `kind` is "append" (one by one, pipelined), "batch" (all in one read of the connection), "pull"
     (from `back` messages before the end that the client knows), "max_offset", "commit" (the offset
-    of the client's consumer group) or "fetch" (the committed offset of the group of client `back`).
+    of the client's consumer group), "delay" (a delayed message) or "fetch" (the committed offset of
+    the group of client `back`).
     """
 
     at_ms: int
@@ -219,6 +222,7 @@ def draw_schedule(seed: int, options: Options | None = None) -> Schedule:
     if options.chains:
         more = [*draw_offset_calls(rngs.stream("offset_calls"), settings)]
         more += draw_quiet_calls(rngs.stream("quiet_calls"), settings)
+        more += draw_delayed_calls(rngs.stream("delayed_calls"), settings)
         if all(call.at_ms % WAVE_MS <= WAVE_MS // 2 for call in calls):  # no other call is quiet
             more = [msgspec.structs.replace(call, at_ms=in_wave_ms(call.at_ms)) for call in more]
         calls = tuple(sorted((*calls, *more), key=lambda call: call.at_ms))
@@ -393,6 +397,23 @@ def draw_quiet_calls(rng: RandomStream, settings: Settings) -> tuple[Call, ...]:
             client = rng.randrange(settings.clients)
             calls.append(Call(round_ms + rng.randrange(260, 900), client, "append", queue))
     return tuple(calls)
+
+
+def draw_delayed_calls(rng: RandomStream, settings: Settings) -> tuple[Call, ...]:
+    """Generate delayed messages, few enough for some seconds without any."""
+    if not rng.chance(DELAYED):
+        return ()
+    last_ms = settings.run_ms - settings.idle_ms
+    count = int(rng.choice((0.3, 1.0, 4.0)) * settings.run_ms / 1000)
+    return tuple(
+        Call(
+            rng.randrange(100, last_ms),
+            rng.randrange(settings.clients),
+            "delay",
+            rng.randrange(settings.queues),
+        )
+        for _ in range(count)
+    )
 
 
 # Settings and faults of the store: key index, plain log, big messages, stops, damaged files.

@@ -467,6 +467,7 @@ def describe_call(call: Call) -> str:
         "pull": "pull from",
         "max_offset": "ask for the end of",
         "commit": "commit an offset in",
+        "delay": "send a delayed message to",
         "fetch": "ask for a committed offset in",
     }.get(call.kind, call.kind)
     return f"client {call.client}, at {call.at_ms} ms: {what} queue {call.queue}"

@@ -24,17 +24,21 @@ from shaketable.system.sim.clients import (
     TOPIC_BYTES,
     GroupOffsets,
     body_bytes_of,
+    delayed_properties,
     group_of,
+    stored_in,
 )
 from shaketable.system.sim.key_queries import properties_of
 from shaketable.system.sim.rules.client_history import (
     APPEND,
     COMMIT,
+    DELAY,
     FAIL,
     FETCH,
     MAX_OFFSET,
     OK,
     PULL,
+    STORED,
     UNKNOWN,
     Operation,
     check_all_closed,
@@ -216,6 +220,8 @@ class TrioClients:
         self._end(operation, OK)
 
     def _properties(self, operation: Operation) -> str:
+        if operation.kind == DELAY:
+            return delayed_properties(operation)
         keyed = self._world.settings.keyed
         return properties_of(operation.number, keyed) if keyed else ""
 
@@ -228,7 +234,7 @@ class TrioClients:
         group = group_of(call, client.number, [each.offsets for each in self._clients])
         now_ms = self._world.clock.now_ms
         operation = Operation(number, client.number, kind, call.queue, offset, now_ms, group)
-        if kind == APPEND:
+        if kind in STORED:
             body_bytes = body_bytes_of(number, call.body_bytes, self._world.settings)
             operation.body = b"%d." % number + bytes(max(0, body_bytes - 8))
         self._world.counts.operations += 1
@@ -237,12 +243,12 @@ class TrioClients:
 
     def _acknowledged(self, client: TrioClient, operation: Operation, offset: int) -> None:
         operation.offset = offset
-        client.ends[operation.queue] = max(offset + 1, client.ends.get(operation.queue, 0))
+        if operation.kind == APPEND:
+            client.ends[operation.queue] = max(offset + 1, client.ends.get(operation.queue, 0))
         self._world.counts.acknowledged += 1
         self._end(operation, OK)
         try:
-            queue = (TOPIC_BYTES, operation.queue)
-            self._world.invariants.acknowledged(queue, offset, operation.body)
+            self._world.invariants.acknowledged(stored_in(operation), offset, operation.body)
         except Violated as found:
             self._world.violated(found, operation.node)
 

@@ -37,6 +37,7 @@ from shaketable.system.sim.rules.client_history import (
     OK,
     UNKNOWN,
     Operation,
+    check_delivered,
     check_history,
     check_refusals,
 )
@@ -52,7 +53,7 @@ from shaketable.system.sim.trio_world.clocks import CURRENT, Deadlock, HeapClock
 from shaketable.system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_ROOT, Host
 from shaketable.system.sim.trio_world.tcp_network import TcpNetwork
 from shaketable.system.sim.trio_world.trio_operator import StatusQueries, TrioOperator
-from shaketable.system.sim.world import CATCH_UP_MS, SETTLE_MS_MAX, SeedResult
+from shaketable.system.sim.world import CATCH_UP_MS, SETTLE_MS_MAX, SeedResult, delayed_due_by_ms
 from shaketable.system.store.disk import DiskFailed, DiskFull, StoreError
 from shaketable.system.store.log_writer import AckPolicy
 
@@ -113,6 +114,7 @@ class TrioWorld:
         self.operator = TrioOperator(self)
         self.status = StatusQueries(self)
         self.healed_ms = float(max((fault.end_ms for fault in schedule.faults), default=0))
+        self.delayed_due_by_ms = delayed_due_by_ms(schedule)
         self._schedule = schedule
         self.actions = FaultActions(self)
         self.found: Violation | None = None
@@ -582,6 +584,15 @@ def _check_live(world: TrioWorld) -> None:
                 host.name,
             )
         world.older.config.check(host.node.broker, host.name)
+    queues = world.invariants.queues
+    ups = [host.node for host in world.members.values() if host.node is not None]
+    check_delivered(
+        world.clients.history,
+        queues,
+        stored_numbers(world.older.newer(queues)),
+        from_position=max(node.commit_log.start.position for node in ups),
+        due_by_ms=world.delayed_due_by_ms,
+    )
     nodes = {name: host.node for name, host in world.members.items() if host.node is not None}
     check_equal_states({name: node.broker for name, node in nodes.items()})
     world.older.check_kept(world.invariants.queues)
