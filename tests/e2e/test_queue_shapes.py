@@ -114,6 +114,18 @@ def test_a_consumer_that_ends_with_its_broker_is_found_by_its_error(tmp_path: Pa
     assert "calls-end-as-promised" in str(checkers["invariants"]["summary"])
 
 
+@pytest.mark.parametrize("bug", [None, "order-key-moves"])
+def test_an_order_key_that_changes_its_queue_is_found(tmp_path: Path, bug: str | None) -> None:
+    """With several broker names, of which one refuses."""
+    more = ("--target", "multi-master", *(("--mutant", bug) if bug else ()))
+    code, checkers = simulated(tmp_path, "queue-order-keys", *more, faults="disk-full,kill")
+    if bug is None:
+        expect_valid(code, checkers)
+    else:
+        assert code == 1
+        assert "order-keys-keep-their-queue" in str(checkers["invariants"]["summary"])
+
+
 @pytest.mark.parametrize(
     ("workload", "mutant", "checker", "kind"),
     [pytest.param(*bug, marks=() if bug is FIRST_BUGS[bug[0]] else whole) for bug in BUGS],

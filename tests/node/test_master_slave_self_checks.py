@@ -77,6 +77,18 @@ def test_what_a_synchronous_master_acknowledges_a_slave_has() -> None:
         master.pass_time(3000)
 
 
+def test_a_send_whose_write_is_late_is_not_refused() -> None:
+    for mutant in (HEALTHY, load("late-write-refused")):
+        master, _, _ = pair(mutant)
+        master.writes_are_held = True
+        assert master.ask(send("t", 0, b"a")) == []
+        if mutant is HEALTHY:
+            master.pass_time(5000)
+            continue
+        with pytest.raises(InvariantError, match="refusal-is-definite: a send is answered with"):
+            master.pass_time(5000)
+
+
 def test_a_report_of_what_was_never_sent_does_not_count() -> None:
     mutant = load("any-report-counts")
     master, _, _ = pair(mutant)

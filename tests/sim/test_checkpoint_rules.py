@@ -14,10 +14,11 @@ from shaketable.system.raft.protocol import Compact, LogEnd
 from shaketable.system.sim.disk import SimDisk
 from shaketable.system.sim.key_queries import KeyQueries
 from shaketable.system.sim.rules.kept_files import check_blames_no_disk, check_loaded, check_saved
-from shaketable.system.sim.schedules.faults import Expire
+from shaketable.system.sim.schedules.faults import Expire, FullDisk
 from shaketable.system.sim.schedules.random_streams import RandomStreams
 from shaketable.system.sim.schedules.schedule import Call, Schedule, Settings
 from shaketable.system.sim.world import run_seed
+from shaketable.system.store.broker_checkpoint import CheckpointFiles
 from shaketable.system.store.disk import DiskFull
 from shaketable.system.store.log_writer import LogWriter
 from shaketable.system.store.message import Message, encode_message, tags_in
@@ -128,3 +129,31 @@ def test_a_watermark_that_falls_is_noticed():
     planted = Mutant("lowering", log_writer=Lowering)
     found = run_seed(5, schedule=schedule, mutant=planted).violation
     assert found.invariant == "watermark-never-falls"
+
+
+def test_keys_that_a_full_disk_leaves_in_the_index_twice_are_noticed(monkeypatch):
+    calls = tuple(Call(at, at // 20 % 3, "batch", 0, 6, 0, 100) for at in range(500, 7_000, 20))
+    full = FullDisk(
+        start_ms=3000, duration_ms=900, node="n1", copies_on_write=True, since="/appliedto"
+    )
+    settings = Settings(
+        run_ms=8_000,
+        data_file_bytes=8192,
+        checkpoint_interval_ms=1_000.0,
+        key_items_max=2_000,
+        keyed=1.0,
+    )
+    schedule = Schedule(seed=5, settings=settings, faults=(full,), calls=calls)
+    result = run_seed(5, schedule=schedule)
+    assert result.violation is None
+    assert result.counts.faults == {"full_disk": 1}
+    save = CheckpointFiles.save
+
+    def takes_nothing_back(files, checkpoint):
+        files._is_saving = False
+        save(files, checkpoint)
+
+    monkeypatch.setattr(CheckpointFiles, "save", takes_nothing_back)
+    found = run_seed(5, schedule=schedule).violation
+    assert found is not None
+    assert found.invariant == "keys-find-messages"

@@ -6,8 +6,11 @@ import os
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
+from shaketable.system.broker.deliveries import DelayDelivery
+from shaketable.system.broker.groups.group_offsets import OffsetTable
 from shaketable.system.sim.schedules.faults import (
     ALL,
     LEADER,
@@ -185,3 +188,61 @@ def test_faults_that_find_nothing_to_do_are_not_counted():
         Wipe(start_ms=3000, duration_ms=100, node="n9"),
     )
     assert counts.faults == {"crash": 1}
+
+
+def with_delays(*faults):
+    """Like `scene`, with a delayed message each 300 ms for the first half."""
+    schedule = scene(*faults, run_ms=24_000, checkpoint_interval_ms=1_000.0)
+    delayed = [Call(at_ms, at_ms // 300 % 3, "delay", 1) for at_ms in range(700, 9_000, 300)]
+    calls = tuple(sorted((*schedule.calls, *delayed), key=lambda call: call.at_ms))
+    return msgspec.structs.replace(schedule, calls=calls)
+
+
+NEW_LEADERS = (
+    Crash(start_ms=4000, duration_ms=700, node=LEADER),
+    Crash(start_ms=7000, duration_ms=700, node=LEADER),
+    Crash(start_ms=16_000, duration_ms=700, node="follower"),
+)
+
+
+def test_delayed_messages_are_delivered_once():
+    result = run_seed(0, schedule=with_delays(*NEW_LEADERS))
+    assert result.violation is None
+    outcomes = [each.outcome for each in result.history if each.kind == "delay"]
+    assert outcomes.count("ok") > 15
+
+
+def forget_all(monkeypatch):
+    monkeypatch.setattr(DelayDelivery, "_deliver_level", lambda *_: (0, 0))
+
+
+def deliver_again(monkeypatch):
+    monkeypatch.setattr(DelayDelivery, "_done", lambda *_: 0)
+
+
+def keep_old_state(monkeypatch):
+    states: dict[int, object] = {}
+    state = OffsetTable.state
+    monkeypatch.setattr(
+        OffsetTable, "state", lambda table: states.setdefault(id(table), state(table))
+    )
+
+
+def load_no_offsets(monkeypatch):
+    monkeypatch.setattr(OffsetTable, "restore", lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("bug", "invariant"),
+    [
+        (forget_all, "delayed-is-delivered"),
+        (deliver_again, "stored-once"),
+        (keep_old_state, "saved-state-is-the-state"),
+        (load_no_offsets, "equal-logs-give-equal-states"),
+    ],
+)
+def test_wrong_deliveries_and_wrong_progress_are_found(monkeypatch, bug, invariant):
+    bug(monkeypatch)
+    found = run_seed(0, schedule=with_delays(*NEW_LEADERS)).violation
+    assert found is not None
+    assert found.invariant == invariant

@@ -24,7 +24,7 @@ from shaketable.system.client.connection import (
     OutcomeUnknownError,
 )
 from shaketable.system.client.pull_consumer import SUBSCRIPTION_FLAG, Message, PullConsumer
-from shaketable.system.client.routes import MessageQueue, allocate, parse_address
+from shaketable.system.client.routes import MessageQueue, Route, allocate, parse_address
 from shaketable.system.invariants.violated import Violated
 from shaketable.system.mutants import load
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
@@ -34,6 +34,7 @@ from shaketable.system.remoting.command import (
     decode_command,
     encode_command,
 )
+from shaketable.system.remoting.name_server_requests import BrokerData, QueueData, TopicRoute
 from shaketable.system.remoting.requests import (
     MetadataResponse,
     PullMessage,
@@ -436,6 +437,57 @@ def test_who_gives_a_lock_back_without_a_commit_is_told(
         trio.run(main)
     due = {"unlocked-is-committed"} if bug and is_handled else set()
     assert invariants_of(told) - {"locks-come-first"} == due
+
+
+@pytest.mark.parametrize("bug", ["noted-while-committing", None])
+def test_who_notes_what_was_not_committed_is_told(bug: str | None) -> None:
+    told: list[Broken] = []
+    parts = load(bug).client if bug else ClientParts()
+    queue = MessageQueue("t", "b", 0)
+
+    class Source(PullConsumer):
+        async def committed(self, queue: MessageQueue) -> int:
+            await trio.lowlevel.checkpoint()
+            return 3
+
+        async def _ask_for(self, *_: object) -> Command:
+            await trio.lowlevel.checkpoint()
+            reader._offset = 9  # handled while the commit of 7 was under way
+            return Command(ResponseCode.SUCCESS)
+
+    async def main() -> None:
+        reader._offset = reader._committed = await reader._start_offset()
+        await reader.commit()
+        for offset in (7, 9):
+            reader._offset = offset
+            await reader.commit()
+
+    with client_rules.checked_clients(told.append, lambda: 7):
+        reader = parts.group_consumer.reader_type(
+            Source("127.0.0.1:9", group="g"), queue, "*", no_messages, is_ordered=False, wait_s=1.0
+        )
+        trio.run(main)
+    found = invariants_of(told) - {"answers-are-asked-for"}  # its source asks no broker
+    assert found == ({"noted-is-committed"} if bug else set())
+
+
+@pytest.mark.parametrize("bug", ["order-key-moves", None])
+def test_a_key_that_changes_its_queue_is_told(bug: str | None) -> None:
+    told: list[Broken] = []
+    parts = load(bug).client if bug else ClientParts()
+
+    def route(*names: str) -> Route:
+        datas = tuple(BrokerData("c", name, {0: f"{name}:1"}) for name in names)
+        return Route("t", TopicRoute(datas, tuple(QueueData(name, 2, 2, 6, 0) for name in names)))
+
+    with client_rules.checked_clients(told.append, lambda: 7):
+        producer = parts.producer("127.0.0.1:9")
+        for known in (route("a", "b"), route("b"), route("a", "b")):
+            chosen = producer._choose(known, "t", "key", None)
+            for name in ("a", "b"):
+                producer._choose(known, "t", None, name)  # without a key it may go anywhere
+        producer._choose(known, "t", "key", chosen.broker_name)
+    assert invariants_of(told) == ({"order-keys-keep-their-queue"} if bug else set())
 
 
 def raised(call: Callable[[], object]) -> Exception:

@@ -758,13 +758,19 @@ def _consumer(rules: CallRules, call: Any) -> Any:
     return called
 
 
-def _commit(rules: CallRules, call: Call[None]) -> Call[None]:
-    """Watch what a consumer notes as committed of its queues."""
+def _reader(rules: CallRules, call: Any) -> Any:
+    """Watch what a consumer notes as committed of its queues, whatever class reads them."""
 
     @wraps(call)
-    async def called(reader: QueueReader) -> None:
-        await call(reader)
-        rules.has_committed(reader)
+    def called(reader: QueueReader, *args: Any, **options: Any) -> None:
+        call(reader, *args, **options)
+        commit = reader.commit
+
+        async def committed() -> None:
+            await commit()
+            rules.has_committed(reader)
+
+        vars(reader)["commit"] = committed
 
     return called
 
@@ -793,17 +799,23 @@ def _start_offset(rules: CallRules, call: Call[int]) -> Call[int]:
     return called
 
 
-def _choose(rules: CallRules, call: Callable[..., MessageQueue]) -> Callable[..., MessageQueue]:
-    """Watch to which queues messages with an order key go."""
+def _producer(rules: CallRules, call: Any) -> Any:
+    """Watch to which queues messages with an order key go, whatever class sends them."""
 
     @wraps(call)
-    def called(
-        producer: Producer, route: Route, topic: str, order_key: str | None, avoided: str | None
-    ) -> MessageQueue:
-        queue = call(producer, route, topic, order_key, avoided)
-        if order_key is not None:
-            rules.chosen(producer, order_key, route.writable, queue)
-        return queue
+    def called(producer: Producer, *args: Any, **options: Any) -> None:
+        call(producer, *args, **options)
+        choose = attrgetter("_choose")(producer)
+
+        def chosen(
+            route: Route, topic: str, order_key: str | None, avoided: str | None
+        ) -> MessageQueue:
+            queue: MessageQueue = choose(route, topic, order_key, avoided)
+            if order_key is not None:
+                rules.chosen(producer, order_key, route.writable, queue)
+            return queue
+
+        vars(producer)["_choose"] = chosen
 
     return called
 
@@ -834,10 +846,10 @@ WATCHED: Final[tuple[tuple[type, str, Callable[[CallRules, Any], Any]], ...]] = 
     (GroupConsumer, "_lock", _lock),
     (GroupConsumer, "_unlock", _unlock),
     (QueueReader, "run", _run),
-    (QueueReader, "commit", _commit),
+    (QueueReader, "__init__", _reader),
     (QueueReader, "_start_offset", _start_offset),
     (PullConsumer, "commit", _commit_offset),
-    (Producer, "_choose", _choose),
+    (Producer, "__init__", _producer),
     (GroupMembership, "__init__", _member),
     (GroupConsumer, "__init__", _consumer),
     (Channels, "call", _call_at),
