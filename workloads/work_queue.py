@@ -194,10 +194,10 @@ class OrderKeys(GeneratedWorkload):
         return each_client(lambda client: operations(self.final_operations(client, clients)))
 
     def final_operations(self, client: int, clients: int) -> Iterator[Operation]:
-        """Read the client's share of the order keys, from one queue after the other."""
+        """Read the client's share of the order keys, from a share of the queues after the other."""
         for number in range(client, self.spread.keys, clients):
-            for queue in range(ORDER_KEY_QUEUES):
-                yield Operation("drain", self._key(number), value=queue)
+            for place in range(ORDER_KEY_QUEUES):
+                yield Operation("drain", self._key(number), value=place)
 
     def why_not(self, client: type) -> str | None:
         """Return what such clients lack: they need order keys."""
@@ -215,14 +215,15 @@ class OrderKeys(GeneratedWorkload):
     async def invoke(
         self, operation: Operation, offset: int | None, client: TargetClient
     ) -> Answer:
-        """Run the operation; a drain returns the elements of its key that are in one queue."""
+        """Run the operation; a drain returns the elements of its key that are in some queues."""
         assert isinstance(client, _OrderKeysReader), "opened by this workload"
         assert operation.value is not None, "an operation without a value"
         if operation.f == "enqueue":
             await client.messages.send_with_order_key(operation.key, operation.value)
             return Answer()
         assert operation.f == "drain", f"order keys have no operation {operation.f!r}"
-        found = await client.messages.read_order_key(operation.key, operation.value)
+        place = operation.value
+        found = await client.messages.read_order_key(operation.key, place, ORDER_KEY_QUEUES)
         client.done = operation
         return Answer(elements=found)
 

@@ -206,8 +206,12 @@ class OrderKeysClient(Protocol):
         """Send a message with that order key."""
         ...
 
-    async def read_order_key(self, key: str, queue: int) -> Sequence[int]:
-        """Return the values of all messages with that order key in one of the topic's queues."""
+    async def read_order_key(self, key: str, place: int, places: int) -> Sequence[int]:
+        """Return the values of all messages with that order key in a share of the topic's queues.
+
+        Of the queues in order, these are the one at `place` and each `places` after it. Raises
+        DefiniteError alone: nothing is taken.
+        """
         ...
 
 

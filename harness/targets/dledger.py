@@ -115,6 +115,9 @@ GROUP_PROMISES = frozenset(
         "wrong-refusal",
         "no-answer",
         "lock-overlap",
+        "lost-element",
+        "unexpected-element",
+        "duplicated-element",
     }
 )
 """Anomalies that a consumer group never shows (docs/anomalies.md)."""

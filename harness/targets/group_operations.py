@@ -173,12 +173,18 @@ class GroupOperations:
                 )
             )
 
-    async def read_order_key(self, key: str, queue: int) -> Sequence[int]:
-        """Select the queue's messages by the tag."""
+    async def read_order_key(self, key: str, place: int, places: int) -> Sequence[int]:
+        """Select the messages of these queues by the tag."""
         topic, _, order_key = key.rpartition("/")
-        async with self._definite_or_not():
-            at, tag = self._queue(f"{topic}/{queue}"), f"key{order_key}"
-            found = await self._rest_of(at, 0, subscription=tag)
+        tag, found = f"key{order_key}", list[Message]()
+        self._consumer.forget(topic)
+        self._is_made = False  # each broker has to be there, with its queues
+        try:
+            async with self._definite_or_not():
+                for queue in sorted(await self._consumer.queues(topic))[place::places]:
+                    found += await self._rest_of(queue, 0, subscription=tag)
+        except IndefiniteError as error:
+            raise DefiniteError(f"not read: {error}") from error
         return [value_of(each.body) for each in found if tags_of(each) == tag]
 
     async def send_later(self, key: str, value: int, delay_ms: int) -> None:

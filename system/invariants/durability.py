@@ -160,8 +160,15 @@ def checked_commit(
 
     class CheckedCommit(base):  # type: ignore[valid-type, misc]
         def __init__(self, core: MasterSlaveCore, outbox: Outbox, config: BrokerConfig) -> None:
-            super().__init__(core, _CheckedOutbox(outbox, self._answered), config)
+            put = outbox.put
+
+            def shown(connection: Connection, reply: bytes) -> None:
+                self._answered(connection, reply)
+                put(connection, reply)
+
+            vars(outbox)["put"] = shown
             self._late: dict[tuple[Connection, int], int] = {}
+            super().__init__(core, outbox, config)
 
         def expire(self, now_ms: float) -> None:
             late = takewhile(lambda each: each.due_ms <= now_ms, self.waiting)
@@ -182,19 +189,6 @@ def checked_commit(
                 report(Violated("refusal-is-definite", text))
 
     return CheckedCommit
-
-
-class _CheckedOutbox(Outbox):
-    """Shows each reply before it is put into the `outbox`."""
-
-    def __init__(self, outbox: Outbox, show: Callable[[Connection, bytes], None]) -> None:
-        self._outbox = outbox
-        self._show = show
-
-    def put(self, connection: Connection, reply: bytes) -> None:
-        """Show a reply, and add it."""
-        self._show(connection, reply)
-        self._outbox.put(connection, reply)
 
 
 def _decoded(reply: bytes) -> Command:

@@ -20,10 +20,11 @@ from shaketable.system.nameserver.registry import (
     RegistrationRefused,
     RouteRegistry,
 )
+from shaketable.system.remoting.name_server_requests import MASTER_ID
 
 Report = Callable[[Violated], None]
 TOPICS_CHECKED_MAX = 16
-"""Topics whose routes are looked at after each request: the first by name."""
+"""Topics whose routes are looked at after each request: the next ones by name."""
 
 
 @dataclass(slots=True)
@@ -43,6 +44,9 @@ class RouteShadow:
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
+        self._topics: dict[str, set[str]] = {}
+        """The topics of each broker name, which its master has registered."""
+        self._checked = 0
 
     def registered(self, new: Registration, connection: Connection, now_ms: float) -> None:
         """A broker registered: no other holds its id any more, unless with a newer state."""
@@ -70,16 +74,29 @@ class RouteShadow:
             now_ms,
             timeout_ms,
         )
+        self._drop_gone()
+        ids = [known.broker_id for known in self._known.values()
+               if known.broker_name == new.broker_name]  # fmt: skip
+        acts = new.acts_as_master is not None and new.broker_id == min(ids)
+        if new.broker_id == MASTER_ID or acts:
+            self._topics.setdefault(new.broker_name, set()).update(new.topics)
 
     def refused(self, address: str, registry: RouteRegistry) -> None:
         """A registration was refused: the broker's earlier one may be dropped, or not."""
         if address not in _routed(registry):
             self._known.pop(address, None)
+            self._drop_gone()
 
     def unregistered(self, broker_name: str, address: str) -> None:
         """A broker unregistered."""
         if (known := self._known.get(address)) and known.broker_name == broker_name:
             del self._known[address]
+            self._drop_gone()
+
+    def deleted(self, topic: str) -> None:
+        """A topic was deleted."""
+        for topics in self._topics.values():
+            topics.discard(topic)
 
     def heartbeat(self, address: str, now_ms: float) -> None:
         """A broker sent a heartbeat."""
@@ -97,24 +114,34 @@ class RouteShadow:
     def check(self, registry: RouteRegistry) -> None:
         """Compare with what clients are answered: the cluster's brokers, and topics' routes."""
         self._check_brokers(registry)
-        for topic in registry.topics()[:TOPICS_CHECKED_MAX]:
-            self._check_route(registry, topic)
+        by_name: dict[str, dict[int, str]] = {}
+        for address, known in self._known.items():
+            by_name.setdefault(known.broker_name, {})[known.broker_id] = address
+        topics = sorted(set().union(*self._topics.values(), registry.topics()))
+        for number in range(min(TOPICS_CHECKED_MAX, len(topics))):
+            self._check_route(registry, topics[(self._checked + number) % len(topics)], by_name)
+        self._checked += TOPICS_CHECKED_MAX
 
-    def _check_route(self, registry: RouteRegistry, topic: str) -> None:
+    def _check_route(
+        self, registry: RouteRegistry, topic: str, by_name: Mapping[str, Mapping[int, str]]
+    ) -> None:
         route = registry.route(topic)
-        for data in () if route is None else route.broker_datas:
-            name = data.broker_name
-            expected = {
-                known.broker_id: address
-                for address, known in self._known.items()
-                if known.broker_name == name
-            }
-            if data.broker_addrs != expected:
+        found = {} if route is None else {
+            data.broker_name: data.broker_addrs for data in route.broker_datas
+        }  # fmt: skip
+        expected = {name: by_name[name] for name, topics in self._topics.items() if topic in topics}
+        for name in sorted(found.keys() | expected.keys()):
+            if found.get(name) != expected.get(name):
                 raise Violated(
                     "routes-name-who-is-there",
-                    f"the route of topic {topic} has {_addresses_text(data.broker_addrs)} for"
-                    f" {name}, where {_addresses_text(expected)} registered and have not gone",
+                    f"the route of topic {topic} has {_addresses_text(found.get(name, {}))} for"
+                    f" {name}, where {_addresses_text(expected.get(name, {}))} registered with it"
+                    " and have not gone",
                 )
+        queues = set() if route is None else {data.broker_name for data in route.queue_datas}
+        if queues != found.keys():
+            text = f"the route of topic {topic} has queues of {sorted(queues)}, not {sorted(found)}"
+            raise Violated("routes-name-who-is-there", text)
 
     def _check_brokers(self, registry: RouteRegistry) -> None:
         routed = _routed(registry)
@@ -135,6 +162,12 @@ class RouteShadow:
         self._known = {
             address: broker for address, broker in self._known.items() if is_there(broker)
         }
+        self._drop_gone()
+
+    def _drop_gone(self) -> None:
+        """Forget the topics of broker names without a broker."""
+        names = {known.broker_name for known in self._known.values()}
+        self._topics = {name: topics for name, topics in self._topics.items() if name in names}
 
 
 def watched(base: type[RouteRegistry], report: Report) -> type[RouteRegistry]:
@@ -177,7 +210,7 @@ def watched(base: type[RouteRegistry], report: Report) -> type[RouteRegistry]:
 
         def delete_topic(self, topic: str) -> None:
             super().delete_topic(topic)
-            self._check_call(lambda _: _check_deleted(self, topic))
+            self._check_call(lambda shadow: _check_deleted(self, topic, shadow))
 
         def _check_call(self, at: Callable[[RouteShadow], None]) -> None:
             if not self._is_valid:
@@ -192,9 +225,10 @@ def watched(base: type[RouteRegistry], report: Report) -> type[RouteRegistry]:
     return Watched
 
 
-def _check_deleted(registry: RouteRegistry, topic: str) -> None:
+def _check_deleted(registry: RouteRegistry, topic: str, shadow: RouteShadow) -> None:
     if topic in registry.topics():
         raise Violated("deleted-is-not-routed", f"topic {topic} was deleted, and has a route")
+    shadow.deleted(topic)
 
 
 def _routed(registry: RouteRegistry) -> dict[str, tuple[str, int]]:

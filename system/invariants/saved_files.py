@@ -8,6 +8,7 @@ Source: RocketMQ's ConfigManager; DLEDGER.md B.2.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any, Final
 
 from msgspec import to_builtins
@@ -24,11 +25,14 @@ from shaketable.system.master_slave.config_files import (
     encode_tables,
 )
 from shaketable.system.remoting.fastjson import loads
+from shaketable.system.store.broker_checkpoint import BrokerCheckpoint
 from shaketable.system.store.disk import DiskFailed, DiskFull, StoreError
 from shaketable.system.store.group_events import OFFSET_QUEUE, TOPIC_QUEUE
 
 WATCHED: Final = (OFFSETS, DELAYS)
 TABLE: Final = "offsetTable"
+_offsets, _configs = attrgetter("_offsets"), attrgetter("_configs")
+"""A table's own values: what it gives to be saved is compared with them."""
 COUNTED: Final = {TOPICS: TOPIC_QUEUE, OFFSETS: OFFSET_QUEUE}
 """Files with a table's change counter, and the table."""
 
@@ -102,15 +106,14 @@ def older_offset(loaded: Any, saved: Any, of: str = "") -> str:
 # figure 3 (state machine safety) and section 7 (snapshots).
 
 
-def check_checkpoint(name: str, broker: Broker, state: bytes) -> None:
+def check_checkpoint(name: str, broker: Broker, checkpoint: BrokerCheckpoint) -> None:
     """Raise Violated where a checkpoint that was just taken has another state than the broker."""
-    saved = decode_state(state)
+    saved = decode_state(checkpoint.state)
     _check_tables(name, broker, saved, "checkpoint")
-    for queue, saved_range in saved.ranges.items():
-        has = broker.queues.min_offset(queue), broker.queues.max_offset(queue)
-        if saved_range != has:
-            text = f"queue {queue}: its checkpoint has {saved_range}, the broker {has}"
-            raise Violated("saved-state-is-the-state", text, name)
+    if checkpoint.applied_index != broker.applied_index:
+        text = f"its checkpoint is of entry {checkpoint.applied_index}, not {broker.applied_index}"
+        raise Violated("saved-state-is-the-state", text, name)
+    _check_equal(name, "queue", saved.ranges, broker.queues.ranges(), "checkpoint")
 
 
 def check_snapshot(name: str, broker: Broker, state: bytes) -> None:
@@ -119,42 +122,48 @@ def check_snapshot(name: str, broker: Broker, state: bytes) -> None:
 
 
 def check_equal_states(brokers: Mapping[str, Broker]) -> None:
-    """Raise Violated where members that have applied the same entries have other tables."""
-    first: dict[int, str] = {}
+    """Raise Violated where members that have applied all have other tables than one another.
+
+    Those that have applied less may have newer tables, from a snapshot (`system.broker.reput`).
+    """
+    last = max((broker.applied_index for broker in brokers.values()), default=-1)
+    first: tuple[str, dict[str, object]] | None = None
     for name, broker in brokers.items():
-        other = brokers[first.setdefault(broker.applied_index, name)]
-        mine, theirs = _cells(broker.tables.state({})), _cells(other.tables.state({}))
-        for key in mine.keys() | theirs.keys():
-            if mine.get(key) != theirs.get(key):
+        if broker.applied_index < last:
+            continue
+        cells = _cells(broker.tables.state({}))
+        if first is None:
+            first = name, cells
+        other, theirs = first
+        for key in cells.keys() | theirs.keys():
+            if cells.get(key) != theirs.get(key):
                 text = (
-                    f"{key}: {mine.get(key)}, and {theirs.get(key)} on"
-                    f" {first[broker.applied_index]}, which has applied the same entries"
+                    f"{key}: {cells.get(key)}, and {theirs.get(key)} on {other}, which has"
+                    f" applied the same entries"
                 )
                 raise Violated("equal-logs-give-equal-states", text, name)
 
 
 def _check_tables(name: str, broker: Broker, saved: BrokerState, what: str) -> None:
-    """Compare with what clients are answered now, one value after the other."""
-    topics, offsets = broker.tables.topics, broker.tables.offsets
-    count = sum(map(len, saved.group_offsets.values()))
-    for place, saved_count, has in (
-        ("topics", len(saved.topics), len(topics)),
-        ("offsets", count, offsets.count),
-    ):
-        if saved_count != has:
-            text = f"its {what} has {saved_count} {place}, the broker has {has}"
-            raise Violated("saved-state-is-the-state", text, name)
-    for key, of_queues in saved.group_offsets.items():
-        topic, _, group = key.partition("@")
-        for queue_id, offset in of_queues.items():
-            if (now := offsets.get(group, topic, queue_id)) != offset:
-                text = f"offset of {key}/{queue_id}: its {what} has {offset}, the broker {now}"
-                raise Violated("saved-state-is-the-state", text, name)
-    for topic, config in saved.topics.items():
-        now_config = topics.get(topic)
-        if (config or None) != (None if now_config is None else to_builtins(now_config)):
-            text = f"topic {topic}: its {what} has {config}, the broker {now_config}"
-            raise Violated("saved-state-is-the-state", text, name)
+    """Compare with the tables themselves, not with what they would give to be saved."""
+    tables = broker.tables
+    _check_equal(name, "offsets of", saved.group_offsets, _offsets(tables.offsets), what)
+    topics = {
+        topic: {} if config is None else to_builtins(config)
+        for topic, config in _configs(tables.topics).items()
+    }
+    _check_equal(name, "topic", saved.topics, topics, what)
+
+
+def _check_equal(
+    name: str, kind: str, saved: Mapping[Any, Any], has: Mapping[Any, Any], what: str
+) -> None:
+    if saved == has:
+        return
+    keys = [*saved, *(key for key in has if key not in saved)]
+    key = next(key for key in keys if saved.get(key) != has.get(key))
+    text = f"{kind} {key}: its {what} has {saved.get(key)}, the broker {has.get(key)}"
+    raise Violated("saved-state-is-the-state", text, name)
 
 
 def _cells(state: BrokerState) -> dict[str, object]:

@@ -163,7 +163,7 @@ class SelfWatch:
     def saving(self, broker: Broker, checkpoint: BrokerCheckpoint) -> None:
         """Check what is about to be saved. Raises InvariantError."""
         with as_invariant_error():
-            check_checkpoint(self.name, broker, checkpoint.state)
+            check_checkpoint(self.name, broker, checkpoint)
 
     def compacted(self, broker: Broker, snapshot: Snapshot) -> None:
         """Check a snapshot. Raises InvariantError."""

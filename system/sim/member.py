@@ -743,7 +743,7 @@ class Flush:
                 self._checkpointed = checkpoint_index
         checkpoint = self._member.broker.take_checkpoint()
         if checkpoint is not None:
-            check_checkpoint(self._member.name, self._member.broker, checkpoint.state)
+            check_checkpoint(self._member.name, self._member.broker, checkpoint)
             self._checkpoint = self._write_seq, checkpoint
             if not self._writes:
                 self._save_checkpoint(self._write_seq)

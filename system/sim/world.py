@@ -426,12 +426,12 @@ class World:
                     f"none was acknowledged within {SETTLE_MS_MAX:.0f} ms after the last fault",
                 )
         self._check_caught_up()
-        queues, ups = self.invariants.queues, [m for m in self.members.values() if m.is_up]
+        queues = self.invariants.queues
         check_delivered(
             self.clients.history,
             queues,
             stored_numbers(self.older.newer(queues)),
-            from_position=max(member.log.start.position for member in ups),
+            from_position=self.invariants.expired_position,
             due_by_ms=self._delayed_due_by_ms,
         )
 
@@ -454,7 +454,13 @@ class World:
                     member.name,
                 )
             self.older.config.check(member.broker, member.name)
-        check_equal_states({each.name: each.broker for each in self.members.values() if each.is_up})
+        check_equal_states(
+            {
+                member.name: member.broker
+                for member in self.members.values()
+                if member.is_up and not member.is_removed
+            }
+        )
         self.older.check_kept(self.invariants.queues)
 
     def _finish_counts(self) -> None:

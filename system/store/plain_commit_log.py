@@ -549,6 +549,7 @@ class PlainCommitLog:
             self._files.cut(end, max(self._files.data_end(end), end + 1))
         else:
             self._files.sync()
+        self._files.sync_names()  # the same of files that it removed
         return plain_end(end)
 
     def _flushed_position(self) -> int:

@@ -232,6 +232,11 @@ def test_a_slave_that_takes_over_without_the_progress_of_deliveries_is_found() -
     assert found.invariant == "what-was-there-is-kept"
 
 
+def test_an_empty_slave_that_has_no_room_to_begin_has_lost_nothing() -> None:
+    """It is killed with its log's first position neither written nor refused for good."""
+    assert run_seed(8006, 8_000, "ASYNC_MASTER").violation is None
+
+
 def test_progress_that_a_master_sets_back_is_the_slave_s_to_keep() -> None:
     """Its queue begins anew after all has expired, while the slave still knows where it ended."""
     assert run_seed(5001, 8_000, "SYNC_MASTER").violation is None

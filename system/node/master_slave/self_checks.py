@@ -152,7 +152,7 @@ def _checked_broker(base: type[Broker], watch: MasterSlaveSelfWatch) -> type[Bro
             checkpoint: BrokerCheckpoint | None = super().take_checkpoint()
             if checkpoint is not None:
                 with as_invariant_error():
-                    check_checkpoint(watch.name, self, checkpoint.state)
+                    check_checkpoint(watch.name, self, checkpoint)
             return checkpoint
 
     return CheckedBroker

@@ -357,12 +357,12 @@ class ForeignSlaves:
         position = slave.ahead_bytes
         if position != NOWHERE:
             position += node.commit_log.end.position
-        if slave.ahead_bytes == SAME_END:  # it may take what was sent to others for its own
-            self._world.broker_invariants.copied_elsewhere(BROKER, position)
         # Refused or not, the connection may end early: the master may close it or go down.
         with trio.move_on_after(CONNECTED_MAX_S), suppress(OSError, trio.BrokenResourceError):
             async with await trio.open_tcp_stream(self._address, PEER_PORT) as stream:
                 self._world.counts.fault("stranger")
+                if slave.ahead_bytes == SAME_END:  # once a slave was sent as much, it may count
+                    self._world.broker_invariants.copied_elsewhere(BROKER, position)
                 while True:
                     await stream.send_all(REPORT.pack(position))
                     await trio.sleep(REPORT_INTERVAL_S)

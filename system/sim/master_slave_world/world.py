@@ -136,6 +136,8 @@ class MasterSlaveWorld(TrioWorld):
         )
         self._lost: dict[str, int] = {}
         self._settled: SettledState | None = None
+        self.highest_delayed: dict[int, int] = {}
+        """The highest end of each queue of delayed messages that some broker had."""
 
     def run(self) -> Violation | None:
         """Run to the end, or to the first violated invariant."""
@@ -195,6 +197,7 @@ class MasterSlaveWorld(TrioWorld):
             return
         master = self.members[MASTER]
         for host in self.members.values():
+            self._note_delayed(host)
             if host is not master:
                 checks = self._lost.get(host.name, 0) + 1 if _is_lost(host, master) else 0
                 self._lost[host.name] = checks
@@ -203,6 +206,13 @@ class MasterSlaveWorld(TrioWorld):
                     self.counts.fault("slave_behind_expired")
                     self._wipe(host.name)
         self.heap.push(self.clock.now_ms + CHECK_INTERVAL_MS, self._wipe_lost_slaves)
+
+    def _note_delayed(self, host: Host) -> None:
+        if host.node is None:
+            return
+        for (topic, level), (_, end) in host.node.broker.queues.ranges().items():
+            if topic == SCHEDULE_TOPIC:
+                self.highest_delayed[level] = max(end, self.highest_delayed.get(level, 0))
 
     def _check_settled(self) -> None:
         """Check that slaves have caught up, then fail the master and crash the slaves."""
@@ -268,7 +278,7 @@ Offsets = dict[str, dict[int, int]]
 _DELIVERY_KEY = offset_key(DELIVERY_GROUP, SCHEDULE_TOPIC.decode())
 
 
-def check_settled(world: TrioWorld, setup: Setup) -> None:
+def check_settled(world: MasterSlaveWorld, setup: Setup) -> None:
     """Check that slaves equal their master, and queues match the logs. Raises Violated."""
     nodes = {name: _running(host) for name, host in world.members.items()}
     shadows = world.broker_invariants.shadows
@@ -280,7 +290,7 @@ def check_settled(world: TrioWorld, setup: Setup) -> None:
             _check_expired(name, shadows[name], wall_ms, setup.reserved_ms)
         if name != MASTER:
             _check_log(name, shadows[name], shadows[MASTER])
-            _check_tables(name, node.broker, master.broker)
+            _check_tables(name, node.broker, master.broker, world.highest_delayed)
             _check_known_master(name, node, world.members[MASTER])
     _check_delivered(master.broker)
     connected = _core(master).status().get("slaveCount")
@@ -291,25 +301,19 @@ def check_settled(world: TrioWorld, setup: Setup) -> None:
 class SettledState:
     """A settled master's state: log, topics, offsets, and what is left to deliver."""
 
-    def __init__(self, end: int, topics: object, offsets: Offsets, left: dict[int, int]) -> None:
+    def __init__(self, end: int, broker: Broker) -> None:
         self._end = end
-        self._topics = topics
-        self._offsets = offsets
-        self._left = left
+        self._topics = broker.tables.topics.state()
+        self._offsets = _offsets_of(broker)
+        self._progress, self._left = _progress(broker), _left_to_deliver(broker)
 
     @classmethod
     def of(cls, world: TrioWorld) -> SettledState:
         """Return the state of a running master."""
         node = _running(world.members[MASTER])
-        broker = node.broker
-        return cls(
-            node.commit_log.end.position,
-            broker.tables.topics.state(),
-            _offsets_of(broker),
-            _left_to_deliver(broker),
-        )
+        return cls(node.commit_log.end.position, node.broker)
 
-    def check_kept(self, world: TrioWorld) -> None:
+    def check_kept(self, world: MasterSlaveWorld) -> None:
         """Check that every remaining broker has it all after a power loss. Raises Violated."""
         for name, host in world.present.items():
             broker = _running(host).broker
@@ -317,12 +321,15 @@ class SettledState:
                 ("log", world.broker_invariants.shadows[name].end, self._end),
                 ("topics", broker.tables.topics.state(), self._topics),
                 ("offsets", _offsets_of(broker), self._offsets),
-                ("delayed messages left", _left_to_deliver(broker), self._left),
             ):
                 if actual != expected:
                     raise Violated(
                         "what-was-there-is-kept", f"{what}: {actual}, not {expected}", name
                     )
+            if ahead := _progress_differs(
+                broker, self._progress, self._left, world.highest_delayed
+            ):
+                raise Violated("what-was-there-is-kept", ahead, name)
             _check_queues(name, broker, world.broker_invariants.shadows[name])
 
 
@@ -421,15 +428,17 @@ def _check_expired(name: str, shadow: MasterSlaveShadow, wall_ms: int, reserved_
             )
 
 
-def _check_tables(name: str, slave: Broker, master: Broker) -> None:
+def _check_tables(name: str, slave: Broker, master: Broker, highest: Mapping[int, int]) -> None:
     """A slave has its master's topics, group offsets and progress of deliveries."""
     for what, actual, expected in (
         ("topics", slave.tables.topics.state(), master.tables.topics.state()),
         ("offsets", _offsets_of(slave), _offsets_of(master)),
-        ("delayed messages left", _left_to_deliver(slave), _left_to_deliver(master)),
     ):
         if actual != expected:
             raise Violated("slave-has-tables", f"{what}: {actual} and not {expected}", name)
+    ahead = _progress_differs(slave, _progress(master), _left_to_deliver(master), highest)
+    if ahead:
+        raise Violated("slave-has-tables", ahead, name)
     for queue_id, changes in master.tables.versions.items():
         counted = slave.tables.versions[queue_id]
         if counted < changes:
@@ -443,18 +452,39 @@ def _offsets_of(broker: Broker) -> Offsets:
     return {key: offsets for key, offsets in state.items() if key != _DELIVERY_KEY}
 
 
-def _left_to_deliver(broker: Broker) -> dict[int, int]:
-    """Return how many delayed messages of each level are not delivered, if any.
+def _progress(broker: Broker) -> dict[int, int]:
+    """Return up to where delayed messages are delivered, by the number of their queue."""
+    return dict(broker.tables.offsets.state().get(_DELIVERY_KEY, {}))
 
-    Progress itself differs where a queue of which all has expired begins anew: the master sets it
-    back then (`DelayDelivery`), a slave that still knows the queue's end does not.
-    """
-    done = broker.tables.offsets.state().get(_DELIVERY_KEY, {})
-    left = {
+
+def _left_to_deliver(broker: Broker) -> dict[int, int]:
+    """Return how many delayed messages of each queue are not delivered."""
+    done = _progress(broker)
+    return {
         level: broker.queues.max_offset((SCHEDULE_TOPIC, level)) - done.get(level, 0)
         for level in range(LEVELS_MAX)
     }
-    return {level: count for level, count in left.items() if count > 0}
+
+
+def _progress_differs(
+    broker: Broker,
+    masters: Mapping[int, int],
+    left: Mapping[int, int],
+    highest: Mapping[int, int],
+) -> str:
+    """Say where a broker's progress of deliveries is not its settled master's; "" if nowhere.
+
+    They may differ where a queue of which all has expired begins anew, so that none is left: the
+    one that begins it anew sets its progress back (`DelayDelivery`), one that still knows the
+    queue's end does not. `highest` are the queues' ends as they were at some time.
+    """
+    mine, ends = _progress(broker), _left_to_deliver(broker)
+    for level in range(LEVELS_MAX):
+        is_done = ends[level] <= 0 and mine.get(level, 0) <= highest.get(level, 0)
+        is_same = mine.get(level, 0) == masters.get(level, 0)
+        if not is_same and not (left.get(level, 0) <= 0 and is_done):
+            return f"progress of level {level + 1}: {mine.get(level)}, and not {masters.get(level)}"
+    return ""
 
 
 def _check_known_master(name: str, node: Node, master: Host) -> None:

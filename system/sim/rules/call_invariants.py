@@ -77,7 +77,7 @@ COMMITS_MAX: Final = 100
 """Offsets that what a consumer notes as committed is compared with, the latest of each queue: two
 commits may be under way at once, and it notes that which was answered last."""
 ORDER_KEYS_MAX: Final = 1_000
-"""Order keys of a producer that are compared, with each set of queues: the first ones that came."""
+"""Order keys of a producer that are compared, with each set of queues: those used last."""
 ROUTE_LATE_S: Final = 1.0
 """How much older than it may be a route has to be before its client is accused."""
 ASKS: Final = (
@@ -457,6 +457,7 @@ class CallRules:
         """A producer sends a message with an order key to one of a topic's writable queues."""
         of_keys = self._ordered.setdefault(producer, OrderedDict())
         before = of_keys.setdefault((order_key, queues), to)
+        of_keys.move_to_end((order_key, queues))
         if len(of_keys) > ORDER_KEYS_MAX:
             of_keys.popitem(last=False)
         if before != to:

@@ -180,6 +180,8 @@ class Invariants:
         """Each queue's committed messages as they are stored, by offset."""
         self.older_index = -1
         """Last index of entries from before the run that a majority of disks holds."""
+        self.expired_position = 0
+        """Up to where the log has expired on some member, at some time."""
         self._committed_in: dict[int, int] = {}  # term -> the last index first committed in it
         self._ends: dict[tuple[int, int], tuple[Batch, int, int]] = {}
 
@@ -266,9 +268,11 @@ class Invariants:
                 self._check_crc(end.index, end.chain_crc, "snapshot")
                 shadow.reset_to(end.index, end.chain_crc)
                 shadow.durable_index = min(shadow.durable_index, end.index)
+                self.expired_position = max(self.expired_position, end.position)
             elif isinstance(write, Compact):
                 self._counts.compactions += 1
                 end = write.snapshot.end
+                self.expired_position = max(self.expired_position, end.position)
                 self._check_crc(end.index, end.chain_crc, "compaction")
                 if shadow.expirable_index is not None and end.index > shadow.expirable_index:
                     raise Violated(

@@ -46,6 +46,8 @@ class MasterSlaveShadow:
         self.agrees_until: int | None = None
         self.lost_disk = False
         self.lost_power = False
+        self.has_begun = True
+        """Whether the disk has carried out that the log begins at `start`."""
         self.recovered = 0
         """The durable end at the process's start: recovery reported it, no flush did."""
 
@@ -82,6 +84,9 @@ class MasterSlaveInvariants:
                 shadow.content += data
         else:
             self._check_recovered(shadow, log)
+        if log.end.position < shadow.start:  # where it was to begin, it has not come to
+            shadow.reset_to(log.end.position)
+        shadow.has_begun = True
         shadow.config, shadow.file_bytes = config, log.file_bytes
         del shadow.content[log.end.position - shadow.start :]
         shadow.end = shadow.written = log.end.position
@@ -121,6 +126,8 @@ class MasterSlaveInvariants:
         kept, how = (shadow.written, "written")
         if shadow.lost_power:
             kept, how = (shadow.durable, "flushed")
+        if not shadow.has_begun:
+            kept = 0
         if end < kept:
             raise Violated("log-survives", f"the log ends at {end}, it was {how} up to {kept}")
         if end > shadow.end:
@@ -150,6 +157,7 @@ class MasterSlaveInvariants:
             elif isinstance(write, Install):
                 self._check_start(shadow, write.snapshot.end.position)
                 shadow.reset_to(write.snapshot.end.position)
+                shadow.has_begun = False
             elif isinstance(write, Compact):
                 start = write.snapshot.end.position
                 del shadow.content[: start - shadow.start]
@@ -189,6 +197,8 @@ class MasterSlaveInvariants:
         for write in writes:
             if isinstance(write, Append):
                 shadow.written = write.batch.end_position
+            elif isinstance(write, Install):
+                shadow.has_begun = True
 
     def flushed(self, shadow: MasterSlaveShadow, position: int) -> None:
         """The log reports all bytes before `position` durable."""

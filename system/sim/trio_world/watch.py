@@ -144,7 +144,7 @@ class Watch:
 
     def saving(self, broker: Broker, checkpoint: BrokerCheckpoint) -> None:
         """The broker gives a checkpoint to be saved."""
-        self._check(partial(check_checkpoint, self._name, broker, checkpoint.state))
+        self._check(partial(check_checkpoint, self._name, broker, checkpoint))
 
     def compacted(self, broker: Broker, snapshot: Snapshot) -> None:
         """The broker has replaced a part of its log by a snapshot."""
@@ -375,7 +375,7 @@ class MasterSlaveWatch:
 
     def saving(self, broker: Broker, checkpoint: BrokerCheckpoint) -> None:
         """The broker gives a checkpoint to be saved."""
-        check = partial(check_checkpoint, self._name, broker, checkpoint.state)
+        check = partial(check_checkpoint, self._name, broker, checkpoint)
         _reported(self._reporter.violated, check)
 
     def ticked(self, broker: Broker, now_ms: float) -> None:

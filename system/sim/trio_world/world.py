@@ -585,15 +585,15 @@ def _check_live(world: TrioWorld) -> None:
             )
         world.older.config.check(host.node.broker, host.name)
     queues = world.invariants.queues
-    ups = [host.node for host in world.members.values() if host.node is not None]
     check_delivered(
         world.clients.history,
         queues,
         stored_numbers(world.older.newer(queues)),
-        from_position=max(node.commit_log.start.position for node in ups),
+        from_position=world.invariants.expired_position,
         due_by_ms=world.delayed_due_by_ms,
     )
-    nodes = {name: host.node for name, host in world.members.items() if host.node is not None}
+    hosts = {name: host for name, host in world.members.items() if not host.is_removed}
+    nodes = {name: host.node for name, host in hosts.items() if host.node is not None}
     check_equal_states({name: node.broker for name, node in nodes.items()})
     world.older.check_kept(world.invariants.queues)
 
