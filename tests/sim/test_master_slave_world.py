@@ -237,6 +237,10 @@ def test_an_empty_slave_that_has_no_room_to_begin_has_lost_nothing() -> None:
     assert run_seed(8006, 8_000, "ASYNC_MASTER").violation is None
 
 
+def test_what_a_full_disk_removed_before_its_time_need_not_be_delivered() -> None:
+    assert run_seed(9024, 8_000, "SYNC_MASTER").violation is None
+
+
 def test_progress_that_a_master_sets_back_is_the_slave_s_to_keep() -> None:
     """Its queue begins anew after all has expired, while the slave still knows where it ended."""
     assert run_seed(5001, 8_000, "SYNC_MASTER").violation is None

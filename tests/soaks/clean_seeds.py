@@ -1,10 +1,12 @@
-"""Fresh seeds of the untouched system, in both simulated worlds: nobody innocent is accused.
+"""Fresh seeds of the untouched system, in all simulated worlds: nobody innocent is accused.
 
 Each seed that breaks an invariant is filed as soon as it is known, as a line of JSON with the
 command that replays it, so that a soak that is cut off loses nothing. The numbers go on where the
 last soak into the same folder ended.
 
-    .venv/bin/python -m tests.soaks.clean_seeds --core 10000 --node 1000 --folder store/clean-seeds
+    .venv/bin/python -m tests.soaks.clean_seeds --core 10000 --node 1000 --masters 1000
+
+`--masters` is the number of seeds of each of the three modes of masters and slaves.
 
 Exit codes: 0 no seed broke an invariant, 1 one did.
 """
@@ -17,6 +19,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +33,7 @@ from shaketable.harness.terminal.simulations.seed_runs import (
 )
 
 TARGET: Final = "dledger"
+MASTERS: Final = ("multi-master", "async-replication", "sync-double-write")
 FRESH_FROM: Final = 1_000_000
 """Lower seeds are those that people and tests have looked at."""
 NEXT: Final = "next.json"
@@ -45,15 +49,15 @@ class Soak:
         self._next_file = folder / NEXT
         self.found_file = folder / FOUND
 
-    def first_seed(self, world: str) -> int:
-        """Return the first seed of a world that no soak has run yet."""
-        return self._next().get(world, FRESH_FROM)
+    def first_seed(self, place: str) -> int:
+        """Return the first seed of a world or target that no soak has run yet."""
+        return self._next().get(place, FRESH_FROM)
 
-    def has_run(self, world: str, next_seed: int) -> None:
-        """Note that all seeds of a world below `next_seed` have been run."""
-        write_atomically(self._next_file, json.dumps({**self._next(), world: next_seed}))
+    def has_run(self, place: str, next_seed: int) -> None:
+        """Note that all seeds of a world or target below `next_seed` have been run."""
+        write_atomically(self._next_file, json.dumps({**self._next(), place: next_seed}))
 
-    def file(self, run: SeedRun, spec: RunSpec) -> None:
+    def file(self, run: SeedRun, spec: RunSpec, target: str) -> None:
         """Keep a seed that broke an invariant."""
         assert run.violation is not None
         line = {
@@ -61,7 +65,7 @@ class Soak:
             "world": spec.world,
             "invariant": run.violation.invariant,
             "message": run.violation.message,
-            "replay": replay_command(spec),
+            "replay": replay_command(spec, target),
         }
         with self.found_file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
@@ -73,16 +77,17 @@ class Soak:
             return {}
 
 
-def soak(world: str, seeds: int, jobs: int, kept: Soak) -> int:
-    """Run fresh seeds of one world; return how many broke an invariant."""
-    first = kept.first_seed(world)
+def soak(world: str, seeds: int, jobs: int, kept: Soak, target: str = TARGET) -> int:
+    """Run fresh seeds of one world of a target; return how many broke an invariant."""
+    place = world if target == TARGET else target
+    first = kept.first_seed(place)
     specs = (RunSpec(seed=seed, world=world) for seed in range(first, first + seeds))
     began_s = said_s = time.monotonic()
     accused, virtual_ms = 0, 0.0
     done: set[int] = set()
     next_seed = first
-    say(f"{world}: seeds {first} to {first + seeds - 1}")
-    for run in _runs(specs, jobs):
+    say(f"{place}: seeds {first} to {first + seeds - 1}")
+    for run in _runs(specs, jobs, target):
         done.add(run.seed)
         virtual_ms += run.virtual_ms
         while next_seed in done:
@@ -90,30 +95,30 @@ def soak(world: str, seeds: int, jobs: int, kept: Soak) -> int:
             next_seed += 1
         if run.violation is not None:
             accused += 1
-            kept.file(run, RunSpec(seed=run.seed, world=world))
-            say(f"{world}: seed {run.seed}: {violation_text(run.violation)}")
+            kept.file(run, RunSpec(seed=run.seed, world=world), target)
+            say(f"{place}: seed {run.seed}: {violation_text(run.violation)}")
         if time.monotonic() - said_s >= SAY_EVERY_S:
             said_s = time.monotonic()
-            kept.has_run(world, next_seed)
-            say(f"{world}: {next_seed - first + len(done):,} of {seeds:,}, {accused} accused")
-    kept.has_run(world, next_seed)
+            kept.has_run(place, next_seed)
+            say(f"{place}: {next_seed - first + len(done):,} of {seeds:,}, {accused} accused")
+    kept.has_run(place, next_seed)
     took_s = time.monotonic() - began_s
     say(
-        f"{world}: {accused} of {seeds:,} seeds accused; {took_s / 60:.1f} minutes, "
+        f"{place}: {accused} of {seeds:,} seeds accused; {took_s / 60:.1f} minutes, "
         f"{virtual_ms / 1e3 / took_s:.0f} virtual seconds a second with {jobs} jobs"
     )
     return accused
 
 
-def _runs(specs: Iterator[RunSpec], jobs: int) -> Iterator[SeedRun]:
-    with SeedWorkers(run_to_the_end, jobs) as workers:
+def _runs(specs: Iterator[RunSpec], jobs: int, target: str) -> Iterator[SeedRun]:
+    with SeedWorkers(partial(run_to_the_end, target), jobs) as workers:
         yield from workers.run(specs)
 
 
-def run_to_the_end(spec: RunSpec) -> SeedRun:
+def run_to_the_end(target: str, spec: RunSpec) -> SeedRun:
     """Run a seed; an error of the simulation itself is filed like a broken invariant."""
     try:
-        return run_seed(TARGET, spec)
+        return run_seed(target, spec)
     except Exception as error:
         found = Violation(invariant=type(error).__name__, at_ms=0.0, message=str(error))
         return SeedRun(
@@ -129,16 +134,19 @@ def say(line: str) -> None:
 
 
 def main() -> int:
-    """Run both worlds one after the other; return the exit code."""
+    """Run all worlds one after the other; return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--core", type=int, default=10_000, metavar="N", help="core seeds")
     parser.add_argument("--node", type=int, default=1_000, metavar="N", help="whole-node seeds")
+    parser.add_argument("--masters", type=int, default=0, metavar="N", help="seeds of each mode")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N")
     parser.add_argument("--folder", type=Path, default=Path("store/clean-seeds"))
     options = parser.parse_args()
     kept = Soak(options.folder)
     accused = soak("core", options.core, options.jobs, kept)
     accused += soak("node", options.node, options.jobs, kept)
+    for target in MASTERS if options.masters else ():
+        accused += soak("node", options.masters, options.jobs, kept, target)
     if accused:
         say(f"{accused} accused: {kept.found_file}")
     return 1 if accused else 0
