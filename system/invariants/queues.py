@@ -24,6 +24,7 @@ SCANNED_MAX = 800
 OPERATORS_MAX = 8
 """Membership changes wait among the appends and do not count for their limit."""
 
+_disk = attrgetter("_disk")
 _appends = attrgetter("_pending.waiting")
 _appends_max = attrgetter("_config.pending_sends_max")
 _held = attrgetter("_held")
@@ -84,6 +85,20 @@ def check_transfer(name: str, core: RaftCore, now_ms: float) -> None:
             f"the transfer to {target} was to be given up {now_ms - due_ms:.0f} ms ago",
             name,
         )
+
+
+def check_progress(name: str, core: RaftCore, unmoved_ms: float, now_ms: float) -> None:
+    """Raise Violated where a disk counts as stalled that has made progress not long ago.
+
+    `unmoved_ms`: for how long writes have waited, and none was reported; below 0 if none waits.
+    """
+    limit_ms = core.config.disk_stall_max_ms
+    if unmoved_ms <= limit_ms and _disk(core).is_stalled(now_ms):
+        waited = (
+            f"the last was reported {unmoved_ms:.0f} ms ago" if unmoved_ms >= 0 else "none wait"
+        )
+        text = f"its disk counts as stalled; of its writes {waited}, {limit_ms:.0f} ms are allowed"
+        raise Violated("slow-is-not-stalled", text, name)
 
 
 def check_bounds(name: str, broker: Broker, core: RaftCore) -> None:

@@ -29,6 +29,7 @@ from shaketable.system.invariants.elections import LeaderStickiness
 from shaketable.system.invariants.queues import (
     check_answered,
     check_bounds,
+    check_progress,
     check_transfer,
     check_woken,
 )
@@ -108,6 +109,8 @@ class SelfWatch:
             check_woken(self.name, broker)
             check_bounds(self.name, broker, core)
             check_transfer(self.name, core, now_ms)
+            if self._waits is not None:
+                check_progress(self.name, core, now_ms - self._waits[1], now_ms)
             self._steps.ticked(now_ms)
             self._check_stalled(core, now_ms)
 

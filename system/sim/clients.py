@@ -15,6 +15,7 @@ from typing import Protocol
 import msgspec
 
 from shaketable.system.broker.delay_levels import SCHEDULE_TOPIC
+from shaketable.system.broker.groups.group_offsets import OffsetEvent, offset_key
 from shaketable.system.broker.reading.pulls import SUBSCRIPTION_FLAG, SUSPEND_FLAG
 from shaketable.system.invariants.violated import Violated
 from shaketable.system.raft.protocol import Role
@@ -53,6 +54,7 @@ from shaketable.system.sim.rules.invariants import Invariants
 from shaketable.system.sim.run_trace import Counts
 from shaketable.system.sim.schedules.random_streams import RandomStreams
 from shaketable.system.sim.schedules.schedule import Call, Settings
+from shaketable.system.store.group_events import EVENT_TOPIC, OFFSET_QUEUE
 from shaketable.system.store.message import decode_message
 
 TOPIC = "log"
@@ -134,7 +136,7 @@ class GroupOffsets:
     """A client's own consumer group: what it has committed in each queue.
 
     After a commit of unknown outcome it goes on with a new group: the old one's offset may change
-    late, so nothing could be said of it. At most one commit of a queue is open.
+    late, so nothing could be said of it. Of a queue one commit is open, or the same one twice.
     """
 
     __slots__ = ("_client", "_committed", "_number", "_open")
@@ -143,18 +145,25 @@ class GroupOffsets:
         self._client = client
         self._number = 0
         self._committed: dict[int, int] = {}
-        self._open: set[int] = set()
+        self._open: dict[int, int] = {}
 
     @property
     def name(self) -> str:
         """The group's name."""
         return f"group-{self._client}-{self._number}"
 
-    def next(self, queue: int) -> int | None:
-        """Return the offset to commit now; None while another commit is open."""
-        if queue in self._open:
+    def next(self, queue: int, *, again: bool) -> int | None:
+        """Return the offset to commit now; None while another commit is open.
+
+        Once, and if it is `again`, that offset is committed once more, as consumers do that have
+        got no answer.
+        """
+        open_now = self._open.get(queue, 0)
+        if open_now and not (again and open_now == 1):
             return None
-        self._open.add(queue)
+        self._open[queue] = open_now + 1
+        if open_now:
+            return self._committed[queue]
         self._committed[queue] = self._committed.get(queue, 0) + 1
         return self._committed[queue]
 
@@ -162,7 +171,7 @@ class GroupOffsets:
         """A commit ended."""
         if group != self.name:
             return
-        self._open.discard(queue)
+        self._open[queue] -= 1
         if outcome == UNKNOWN:
             self._number += 1
             self._committed.clear()
@@ -203,6 +212,9 @@ class Clients:
         self._numbers = 0
         self._codes: dict[tuple[bytes, int], list[int]] = {}
         """The hash of the tags of each message of a queue, as far as a pull by tags has asked."""
+        self._committed: dict[tuple[str, int], int] = {}
+        """The groups' committed offsets, by topic and group, and queue."""
+        self._events_seen = 0
         self.history: list[Operation] = []
 
     # ---- calls ------------------------------------------------------------------------
@@ -212,7 +224,7 @@ class Clients:
         client = self._clients[call.client % len(self._clients)]
         if len(client.open) + call.count > OPEN_OPERATIONS_MAX:
             return
-        at = client.offsets.next(call.queue) if call.kind == COMMIT else -1
+        at = client.offsets.next(call.queue, again=is_again(call)) if call.kind == COMMIT else -1
         if at is None:
             return
         heap = self._world.heap
@@ -300,9 +312,23 @@ class Clients:
                 elif operation.kind in STORED and header.code == 0:
                     offset = int(header.ext["queueOffset"])
                     invariants.acknowledged(stored_in(operation), offset, operation.body)
+                elif operation.kind == COMMIT and header.code == 0:
+                    self._check_committed(operation)
             arrived.append((header, body))
         heap.push(heap.now_ms + self._world.settings.client_delay_ms, self._answered, member.name,
                   client, arrived)  # fmt: skip
+
+    def _check_committed(self, commit: Operation) -> None:
+        """Raise Violated where a group's offset is acknowledged that is not committed."""
+        stored = self._world.invariants.queues.get((EVENT_TOPIC, OFFSET_QUEUE), [])
+        for message in filter(None, stored[self._events_seen :]):
+            for key, offsets in msgspec.json.decode(decode_message(message).body, type=OffsetEvent):
+                self._committed.update({(key, queue): offset for queue, offset in offsets})
+        self._events_seen = len(stored)
+        has = self._committed.get((offset_key(commit.group, TOPIC), commit.queue), -1)
+        if has < commit.end:
+            text = f"{commit!r} is acknowledged, the group's committed offset is {has}"
+            raise Violated("acknowledged-is-committed", text)
 
     def _pulled(self, pull: Operation, member: SimMember, answer: _Reply, body: bytes) -> None:
         """Check what a pull brought, or that it was held. Raises Violated."""
@@ -470,6 +496,11 @@ class Clients:
             self._world.counts.refused += 1
         elif outcome == UNKNOWN:
             self._world.counts.unknown += 1
+
+
+def is_again(call: Call) -> bool:
+    """Whether a commit is of the offset that is being committed, if one is."""
+    return call.back % 2 == 0
 
 
 def group_of(call: Call, client: int, offsets: Sequence[GroupOffsets]) -> str:

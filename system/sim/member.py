@@ -23,6 +23,7 @@ from shaketable.system.invariants.durability import check_sent, watermark_of
 from shaketable.system.invariants.queues import (
     check_answered,
     check_bounds,
+    check_progress,
     check_transfer,
     check_woken,
 )
@@ -398,6 +399,8 @@ class SimMember:
             check_woken(self.name, self.broker)
             check_stalled(self.shadow, self.core, self.flush.waiting_ms)
             check_transfer(self.name, self.core, local_ms)
+            unmoved_ms = local_ms - self.flush.unmoved_since_ms
+            check_progress(self.name, self.core, unmoved_ms, local_ms)
             self.steps.ticked(local_ms)
             self.pump()
         self._set_timer()
@@ -549,6 +552,8 @@ class Flush:
         self._waiting_since_ms = float("inf")
         self.stalled_since_ms = float("inf")
         """Since when, at most, the oldest write has waited, by the node's own clock."""
+        self.unmoved_since_ms = float("inf")
+        """Since when writes have waited, and none was reported, by that clock."""
         self.has_synced_entries = False
         """Whether entries or a snapshot became durable in this step."""
         self._watermark_lags = False
@@ -563,7 +568,7 @@ class Flush:
         """Queue writes; the last one has number `write_seq`."""
         if not self._is_busy:
             self._waiting_since_ms = self._world.heap.now_ms
-            self.stalled_since_ms = self._member.local_ms()
+            self.stalled_since_ms = self.unmoved_since_ms = self._member.local_ms()
         self._writes += writes
         self._write_seq = write_seq
         if not self._is_busy:
@@ -669,6 +674,8 @@ class Flush:
         self._in_flight = ()
         self._waiting_since_ms = world.heap.now_ms if self._writes else float("inf")
         self.stalled_since_ms = member.local_ms() if self._writes else float("inf")
+        if not left:  # else some were written, and those that the core waits for perhaps not
+            self.unmoved_since_ms = self.stalled_since_ms
         done = writes[: len(writes) - len(left)]
         self.has_synced_entries = any(isinstance(write, Append | Install) for write in done)
         world.invariants.synced(member.shadow, done)

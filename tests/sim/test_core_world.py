@@ -10,7 +10,10 @@ import msgspec
 import pytest
 
 from shaketable.system.broker.deliveries import DelayDelivery
+from shaketable.system.broker.event_log import EventLog
 from shaketable.system.broker.groups.group_offsets import OffsetTable
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.member_state import DiskHealth
 from shaketable.system.sim.schedules.faults import (
     ALL,
     LEADER,
@@ -23,6 +26,7 @@ from shaketable.system.sim.schedules.faults import (
     FullDisk,
     RemoveMember,
     ReplaceMember,
+    SlowDisk,
     Transfer,
     Wipe,
 )
@@ -246,3 +250,38 @@ def test_wrong_deliveries_and_wrong_progress_are_found(monkeypatch, bug, invaria
     found = run_seed(0, schedule=with_delays(*NEW_LEADERS)).violation
     assert found is not None
     assert found.invariant == invariant
+
+
+class NeverQuiteThere(DiskHealth):
+    """Waits for the last write that was handed out, and not for those that waited first."""
+
+    def written(self, write_seq, now_ms):
+        super().written(write_seq, now_ms)
+        self._waiting_seq = write_seq
+
+
+def test_a_slow_disk_does_not_count_as_stalled(monkeypatch):
+    slow = SlowDisk(start_ms=3000, duration_ms=4500, node=LEADER, factor=100.0)
+    assert run(slow).faults == {"slow_disk": 1}
+    monkeypatch.setattr(RaftCore, "disk_type", NeverQuiteThere)
+    found = run_seed(0, schedule=scene(slow)).violation
+    assert found is not None
+    assert found.invariant == "slow-is-not-stalled"
+
+
+def test_an_offset_is_acknowledged_when_it_is_committed(monkeypatch):
+    """Also where it is the same as the one that is being committed."""
+    schedule = scene(run_ms=9_000)
+    more = [Call(at_ms, at_ms // 20 % 3, "commit", 0) for at_ms in range(600, 6_000, 20)]
+    calls = tuple(sorted((*schedule.calls, *more), key=lambda call: call.at_ms))
+    schedule = msgspec.structs.replace(schedule, calls=calls)
+    assert run_seed(0, schedule=schedule).violation is None
+    monkeypatch.setattr(EventLog, "answer_when_acknowledged", answer_at_once)
+    found = run_seed(0, schedule=schedule).violation
+    assert found is not None
+    assert found.invariant == "acknowledged-is-committed"
+
+
+def answer_at_once(events, connection, request, now_ms, ext=None):
+    del now_ms
+    events._outbox.answer(connection, request, ext=ext)

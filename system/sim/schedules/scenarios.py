@@ -512,6 +512,20 @@ def snapshot_meets_sick_disk(rng: RandomStream, group: Group, at_ms: int) -> lis
     return [*faults, StallDisk(start_ms=back_ms, duration_ms=lasts_ms, node=name)]
 
 
+def slow_leader(rng: RandomStream, group: Group, at_ms: int) -> list[AnyFault]:
+    """The leader's disk is slow for so long that under load some write always waits.
+
+    It makes progress all the same, and does not count as stalled.
+    """
+    first, lasts_ms = rng.choice(group.members), rng.randint(2800, 4200)
+    factor = rng.choice((60.0, 150.0))
+    from_ms = at_ms + TRANSFER_MS
+    return [
+        Transfer(start_ms=at_ms, duration_ms=100, to=first),
+        SlowDisk(start_ms=from_ms, duration_ms=lasts_ms, node=first, factor=factor),
+    ]
+
+
 def full_at_checkpoint(rng: RandomStream, group: Group, at_ms: int) -> list[AnyFault]:
     """Disks fill up when a checkpoint is all but saved, and have room again before the next one."""
     lasts_ms = rng.choice((900, 2800))
@@ -584,6 +598,7 @@ LATER = _named(
     full_at_checkpoint,
     power_loss_at_truncation,
     overlooked_promise,
+    slow_leader,
 )
 """Scenarios from a stream of their own, most often with nothing beside them."""
 SCENARIOS = {**BASE_SCENARIOS, **CHAINS, **LATER}

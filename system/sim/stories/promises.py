@@ -264,6 +264,10 @@ PROMISES: dict[str, Promise] = {
         "A leader whose disk stalls steps down.",
         "All writes would wait for one dead disk, although others could lead.",
     ),
+    "slow-is-not-stalled": Promise(
+        "A disk that makes progress does not count as stalled, however slow it is.",
+        "Under load leaders would step down again and again, and no other be elected.",
+    ),
     "sick-disk-does-not-campaign": Promise(
         "A member whose disk is full or stalls does not stand for election.",
         "If it wins, all writes wait for a disk that takes none.",
@@ -393,7 +397,7 @@ PROMISES: dict[str, Promise] = {
         "A consumer that asks for some tags only is not given messages that have them.",
     ),
     "acknowledged-is-committed": Promise(
-        "A message is acknowledged only when it is committed.",
+        "A message, or an offset, is acknowledged only when it is committed.",
         "Otherwise the next leader may not have it: a message that was confirmed gets lost.",
     ),
     "acknowledged-at-its-offset": Promise(

@@ -26,6 +26,7 @@ from shaketable.system.sim.clients import (
     body_bytes_of,
     delayed_properties,
     group_of,
+    is_again,
     stored_in,
 )
 from shaketable.system.sim.key_queries import properties_of
@@ -194,7 +195,7 @@ class TrioClients:
         self._read(client, operation)
 
     async def _commit(self, client: TrioClient, call: Call) -> None:
-        offset = client.offsets.next(call.queue)
+        offset = client.offsets.next(call.queue, again=is_again(call))
         if offset is None:
             return
         operation = self._operation(client, call)
