@@ -17,6 +17,7 @@ from shaketable.harness.contracts.clients import (
     GroupClient,
     GroupWorkload,
     OpeningWorkload,
+    WrappedClient,
     finals_s_of,
     hold_of,
 )
@@ -168,24 +169,15 @@ def topic_of(key: str) -> str:
     return key.partition("/")[0]
 
 
-class _PartClient:
+class _PartClient(WrappedClient):
     """One process of the history: a client wrapped by the part whose operations it runs."""
 
     def __init__(self, client: GroupClient, workloads: Mapping[str, Workload]) -> None:
+        super().__init__(client)
         self.done: Operation | None = None
-        self._client: TargetClient = client
         self._raw = client
         self._workloads = workloads
         self._topic: str | None = None
-
-    @property
-    def node(self) -> str | None:
-        """The node that answered last."""
-        return self._client.node
-
-    async def aclose(self) -> None:
-        """Close connections."""
-        await self._client.aclose()
 
     def of(self, operation: Operation) -> TargetClient:
         """Return the client as that operation's part wraps it; a client belongs to one part."""
@@ -197,20 +189,6 @@ class _PartClient:
                 self._client = part.opened(self._raw)
         assert self._topic == topic, "a client does what one part generates"
         return self._client
-
-    # The other operations go to the client unchanged.
-
-    async def append(self, key: str, value: int) -> int:
-        """Append, unchanged."""
-        return await self._raw.append(key, value)
-
-    async def read(self, key: str, offset: int) -> int | None:
-        """Read, unchanged."""
-        return await self._raw.read(key, offset)
-
-    async def end(self, key: str) -> int:
-        """Return the queue's end, unchanged."""
-        return await self._raw.end(key)
 
 
 class EveryClient(Combined):

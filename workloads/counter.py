@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from shaketable.harness.contracts.clients import CounterClient, LogClient
+from shaketable.harness.contracts.clients import CounterClient, LogClient, WrappedClient
 from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient, Workload
 from shaketable.harness.contracts.rng import rng_for
 from shaketable.harness.generators import (
@@ -18,7 +18,6 @@ from shaketable.harness.generators import (
     each_client,
     operations,
 )
-from shaketable.workloads.log import OnLog
 
 TOPIC: Final = "shaketable"
 QUEUES_DEFAULT: Final = 4
@@ -90,7 +89,7 @@ class CounterWorkload(GeneratedWorkload):
         return f"{TOPIC}/{number}"
 
 
-class LogCounters(OnLog):
+class LogCounters(WrappedClient):
     """Counters on a log: the number of messages in a queue."""
 
     async def increment(self, key: str, amount: int) -> int:

@@ -24,6 +24,7 @@ from shaketable.harness.contracts.clients import (
     OnewayClient,
     OperatingClient,
     TaggingClient,
+    WrappedClient,
 )
 from shaketable.harness.contracts.errors import DefiniteError
 from shaketable.harness.contracts.plugins import Answer, Operation
@@ -55,7 +56,7 @@ LOOK_AFTER_S: Final = 0.3
 OPENED: Final = "looked at when it was opened"
 
 
-class Consumer:
+class Consumer(WrappedClient):
     """The consumer of one process of the history: its queues, and its position in each.
 
     After an operation of unknown outcome the process has a new number, and a new consumer.
@@ -70,6 +71,7 @@ class Consumer:
         highest: HighestSent | None = None,
         untried: Untried | None = None,
     ) -> None:
+        super().__init__(client)
         self.client = client
         self._shape = shape
         self._topic = topic
@@ -99,29 +101,6 @@ class Consumer:
         self._markers: list[Operation] = []  # the drain's messages still to send
         self._awaited: set[int] = set()  # markers sent and not delivered yet
         self._awaited_until_s = 0.0
-
-    @property
-    def node(self) -> str | None:
-        """The node that answered last."""
-        return self.client.node
-
-    async def aclose(self) -> None:
-        """Close connections."""
-        await self.client.aclose()
-
-    # The other operations go to the client unchanged.
-
-    async def append(self, key: str, value: int) -> int:
-        """Append, unchanged."""
-        return await self.client.append(key, value)
-
-    async def read(self, key: str, offset: int) -> int | None:
-        """Read, unchanged."""
-        return await self.client.read(key, offset)
-
-    async def end(self, key: str) -> int:
-        """Return the queue's end, unchanged."""
-        return await self.client.end(key)
 
     # ---- choosing the next operation ---------------------------------------------------
 

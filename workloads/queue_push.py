@@ -18,6 +18,7 @@ from shaketable.harness.contracts.clients import (
     GroupClient,
     HandlingClient,
     RetryingClient,
+    WrappedClient,
     dead_key,
 )
 from shaketable.harness.contracts.errors import DefiniteError, HarnessError
@@ -209,7 +210,7 @@ def _consumes(client: int, clients: int) -> bool:
     return client % 2 == 1 or clients == 1
 
 
-class _Consumer:
+class _Consumer(WrappedClient):
     """One process of the history: whether its consumer runs, and the group's known progress."""
 
     def __init__(
@@ -222,7 +223,8 @@ class _Consumer:
         sent_back: SentBack,
     ) -> None:
         assert isinstance(client, HandlingClient), "looked at when it was opened"
-        self._client = client
+        super().__init__(client)
+        self._messages: GroupClient = client
         self._handling: HandlingClient = client
         self._topic = topic
         self._keys = keys
@@ -241,29 +243,6 @@ class _Consumer:
         self._fails_at: float | None = None
         self._drain_from_s = 0.0
         self._drain_until_s: float | None = None
-
-    @property
-    def node(self) -> str | None:
-        """The node that answered last."""
-        return self._client.node
-
-    async def aclose(self) -> None:
-        """Stop the consumer and close connections."""
-        await self._client.aclose()
-
-    # The other operations go to the client unchanged.
-
-    async def append(self, key: str, value: int) -> int:
-        """Append, unchanged."""
-        return await self._client.append(key, value)
-
-    async def read(self, key: str, offset: int) -> int | None:
-        """Read, unchanged."""
-        return await self._client.read(key, offset)
-
-    async def end(self, key: str) -> int:
-        """Return the queue's end, unchanged."""
-        return await self._client.end(key)
 
     def next_step(self, operation: Operation) -> Operation | None:
         """Start the consumer, stop it, or handle the oldest delivery; None if there is none."""
@@ -317,7 +296,7 @@ class _Consumer:
         match operation.f:
             case "send":
                 assert operation.value is not None, "a send of nothing"
-                offset = await self._client.send(operation.key, operation.value)
+                offset = await self._messages.send(operation.key, operation.value)
                 self._end_at_least[operation.key] = max(
                     offset + 1, self._end_at_least.get(operation.key, 0)
                 )

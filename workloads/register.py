@@ -14,6 +14,7 @@ from shaketable.harness.contracts.clients import (
     LogClient,
     ReadWriteClient,
     RegisterClient,
+    WrappedClient,
 )
 from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient, Workload
 from shaketable.harness.contracts.rng import rng_for
@@ -28,7 +29,6 @@ from shaketable.harness.generators import (
     each_client,
     operations,
 )
-from shaketable.workloads.log import OnLog
 
 TOPIC: Final = "shaketable"
 QUEUES_DEFAULT: Final = 4
@@ -167,7 +167,7 @@ class _ExpectLastSeen:
         return _ExpectLastSeen(inner, seen)
 
 
-class LogRegisters(OnLog):
+class LogRegisters(WrappedClient):
     """Registers on a log with conditional appends: the last message of each queue."""
 
     async def get(self, key: str) -> int | None:

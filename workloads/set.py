@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Final
 
-from shaketable.harness.contracts.clients import PollingClient, SetClient
+from shaketable.harness.contracts.clients import PollingClient, SetClient, WrappedClient
 from shaketable.harness.contracts.errors import IndefiniteError
 from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient, Workload
 from shaketable.harness.generators import (
@@ -24,7 +24,6 @@ from shaketable.harness.generators import (
     until_ok,
     width_of,
 )
-from shaketable.workloads.log import OnLog
 
 TOPIC: Final = "shaketable-set"
 QUEUES_A_TOPIC: Final = 16
@@ -108,7 +107,7 @@ def key_of(number: int) -> str:
     return f"{TOPIC}-{number // QUEUES_A_TOPIC}/{number % QUEUES_A_TOPIC}"
 
 
-class LogSets(OnLog):
+class LogSets(WrappedClient):
     """Sets on a log: an add appends, a read polls all of the queue."""
 
     async def add(self, key: str, value: int) -> int:

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import count
 from typing import Final
 
-from shaketable.harness.contracts.clients import OrderKeysClient, QueueClient
+from shaketable.harness.contracts.clients import OrderKeysClient, QueueClient, WrappedClient
 from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient, Workload
 from shaketable.harness.contracts.rng import rng_for
 from shaketable.harness.generators import (
@@ -236,38 +236,15 @@ class OrderKeys(GeneratedWorkload):
         return f"{self.topic}/{number}"
 
 
-class _OrderKeysReader:
+class _OrderKeysReader(WrappedClient):
     """One process of the history: its client, and the last of its final reads."""
 
     def __init__(self, client: TargetClient, topic: str) -> None:
         assert isinstance(client, OrderKeysClient), "looked at before"
         client.use(topic, ORDER_KEY_QUEUES)
+        super().__init__(client)
         self.messages: OrderKeysClient = client
         self.done: Operation | None = None
-        self._client = client
-
-    @property
-    def node(self) -> str | None:
-        """The node that answered last."""
-        return self._client.node
-
-    async def aclose(self) -> None:
-        """Close connections."""
-        await self._client.aclose()
-
-    # The other operations go to the client unchanged.
-
-    async def append(self, key: str, value: int) -> int:
-        """Append, unchanged."""
-        return await self._client.append(key, value)
-
-    async def read(self, key: str, offset: int) -> int | None:
-        """Read, unchanged."""
-        return await self._client.read(key, offset)
-
-    async def end(self, key: str) -> int:
-        """Return the queue's end, unchanged."""
-        return await self._client.end(key)
 
 
 PLUGINS = (

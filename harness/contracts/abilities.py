@@ -548,6 +548,16 @@ class SteersNodes(Protocol):
 
 
 @runtime_checkable
+class LosesNothingAtAKill(Protocol):
+    """A target whose nodes take orders about their disks, and none to lose what is not synced.
+
+    `why_no_power_loss` says why, in one line.
+    """
+
+    why_no_power_loss: str
+
+
+@runtime_checkable
 class ShowsClock(Protocol):
     """A target whose nodes are third-party programs that expose their wall clock.
 

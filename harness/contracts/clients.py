@@ -42,6 +42,37 @@ class OpeningWorkload(Workload, Protocol):
         ...
 
 
+class WrappedClient:
+    """A target's client, with what a workload keeps for one process of a history.
+
+    What a workload does not replace goes to the client unchanged.
+    """
+
+    def __init__(self, client: TargetClient) -> None:
+        self._client = client
+
+    @property
+    def node(self) -> str | None:
+        """The node that answered last."""
+        return self._client.node
+
+    async def append(self, key: str, value: int) -> int:
+        """Append, unchanged."""
+        return await self._client.append(key, value)
+
+    async def read(self, key: str, offset: int) -> int | None:
+        """Read, unchanged."""
+        return await self._client.read(key, offset)
+
+    async def end(self, key: str) -> int:
+        """Return the queue's end, unchanged."""
+        return await self._client.end(key)
+
+    async def aclose(self) -> None:
+        """Close connections."""
+        await self._client.aclose()
+
+
 @runtime_checkable
 class Reusable(Protocol):
     """A client that can serve another process after an operation whose outcome is unknown.

@@ -23,6 +23,7 @@ from shaketable.harness.contracts.abilities import (
     HasVolatileDisk,
     LinksNodes,
     LosesDisks,
+    LosesNothingAtAKill,
     RunsAlready,
     RunsOnHosts,
     ShowsClock,
@@ -180,6 +181,8 @@ def _disk(target: Target, options: Json) -> str | None:
 
 def _power(target: Target, options: Json) -> str | None:
     """Return why a kill is not a power loss whose lost bytes are known, or None."""
+    if isinstance(target, LosesNothingAtAKill):
+        return target.why_no_power_loss
     if options.get("disk") != "volatile":
         return CACHED
     return _disk(target, options)

@@ -94,6 +94,10 @@ class MasterSlaveTarget:
     end_causes = ENDS
     promise_of_rule = staticmethod(promise_of_rule)
     logs_readable = True
+    why_no_power_loss = (
+        "masters and slaves keep what they have written at a kill: a slave does not go on with a"
+        " master that has lost the end of its log (docs/deployments.md); world sim loses it"
+    )
 
     def __init__(self, name: str, role: str, promises: Promises, *, has_slaves: bool) -> None:
         self.name = name

@@ -416,8 +416,13 @@ def test_worlds_say_why_they_cannot() -> None:
     assert "page cache" in said
     # A simulated machine loses its page cache, whatever the disk.
     assert availability.why_unsupported("sim", Capability.POWER, ours, {"disk": "real"}) is None
+    assert availability.why_unsupported("process", Capability.DISK_FULL, MULTI_MASTER, disk) is None
+    assert "keep what they have written at a kill" in str(
+        availability.why_unsupported("process", Capability.POWER, MULTI_MASTER, disk)
+    )
+    nats = discovery.get("targets", "nats")
     assert "take no orders" in str(
-        availability.why_unsupported("process", Capability.CLOCK, MULTI_MASTER, disk)
+        availability.why_unsupported("process", Capability.CLOCK, nats, disk)
     )
     assert "do not edit" in str(availability.why_unsupported("sim", Capability.DAMAGE, ours, disk))
     assert "Raft's model" in str(

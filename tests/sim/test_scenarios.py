@@ -103,11 +103,11 @@ def test_chains_are_drawn_beside_what_a_seed_had_without_them():
     for seed in range(60):
         before, after = (draw_schedule(seed, Options(chains=chains)) for chains in (False, True))
         if before.settings == without_limits(after.settings):
-            of_offsets = {"commit", "fetch"}
+            later = {"commit", "fetch", "delay"}
             same = tuple(
                 call
                 for call in after.calls
-                if call.kind not in of_offsets and call.queue < after.settings.queues
+                if call.kind not in later and call.queue < after.settings.queues
             )
             assert before.calls == same
             gone = set(map(repr, before.faults)) - set(map(repr, after.faults))
