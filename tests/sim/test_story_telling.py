@@ -83,7 +83,7 @@ def test_a_story_says_what_broke_and_why_it_matters() -> None:
     story = tell(early_ack(), EARLY_ACK)
     for text in (story.text, re.sub(r"\s+", " ", story.html)):
         assert "acknowledged-is-committed" in text
-        assert "A message is acknowledged only when it is committed." in text
+        assert "A message, or an offset, is acknowledged only when it is committed." in text
         assert "a message that was confirmed gets lost" in text
         assert "The leader acknowledges an append before its followers have the entry." in text
         assert "cut leader→*, *→leader for 2000 ms" in text
