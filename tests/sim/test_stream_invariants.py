@@ -8,11 +8,15 @@ from hypothesis import strategies as st
 
 from shaketable.system.invariants.violated import Violated
 from shaketable.system.sim.network import Link
-from shaketable.system.sim.rules.call_invariants import UnsentBytes
 from shaketable.system.sim.schedules.random_streams import RandomStreams
 from shaketable.system.sim.schedules.schedule import Options, draw_schedule
 from shaketable.system.sim.trio_world.clocks import HeapClock
-from shaketable.system.sim.trio_world.tcp_pipe import SEGMENT_BYTES_MAX, WINDOW_BYTES_MAX, Pipe
+from shaketable.system.sim.trio_world.tcp_pipe import (
+    SEGMENT_BYTES_MAX,
+    WINDOW_BYTES_MAX,
+    Pipe,
+    UnsentBytes,
+)
 from shaketable.system.sim.trio_world.world import OPERATIONS_PER_S, run_seed
 
 

@@ -19,11 +19,16 @@ import trio
 
 from shaketable.system.invariants.violated import Violated
 from shaketable.system.sim.network import Link
-from shaketable.system.sim.rules.call_invariants import UnsentBytes
 from shaketable.system.sim.schedules.faults import LinkFault
 from shaketable.system.sim.schedules.random_streams import RandomStream, RandomStreams
 from shaketable.system.sim.trio_world.clocks import CURRENT, HeapClock, Park, Process
-from shaketable.system.sim.trio_world.tcp_pipe import RETRANSMISSION_MS, Flag, Pipe, Segment
+from shaketable.system.sim.trio_world.tcp_pipe import (
+    RETRANSMISSION_MS,
+    Flag,
+    Pipe,
+    Segment,
+    UnsentBytes,
+)
 
 # A socket of a simulated process, as trio's own code sees it.
 #

@@ -12,6 +12,7 @@ from enum import Enum
 from itertools import takewhile
 from typing import Protocol
 
+from shaketable.system.invariants.violated import Violated
 from shaketable.system.sim.network import Link
 from shaketable.system.sim.trio_world.clocks import HeapClock
 
@@ -206,3 +207,44 @@ class Pipe:
 
 def _size(segment: Segment) -> int:
     return len(segment) if isinstance(segment, bytes) else 0
+
+
+# Invariants of connections' bytes, which no simulated network ever damages by itself.
+#
+# Clients seldom detect that a sender garbles its stream: the other side closes the connection or
+# waits for the rest of a frame, and an operation is indeterminate, as after many faults. Source:
+# send(2), recv(2): both may transfer only a part; RFC 9293 section 3.7.
+
+
+class UnsentBytes:
+    """What one side of a connection tried to send, and must continue with."""
+
+    __slots__ = ("_rest", "_taken", "at")
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._taken = 0  # bytes of `_rest` sent so far, so that it is not copied each time
+        self.at = 0
+        """Number of bytes sent before."""
+
+    def sent(self, data: memoryview, count: int) -> None:
+        """The socket took the first `count` bytes of `data`. Raises Violated."""
+        left = len(self._rest) - self._taken
+        common = min(left, count)
+        if self._rest[self._taken : self._taken + common] != bytes(data[:common]):
+            rest = self._rest[self._taken : self._taken + 16]
+            raise Violated(
+                "partial-sends-are-continued",
+                f"of {left} bytes that a socket did not take at byte {self.at}, what is"
+                f" sent next is not the start, but {bytes(data[:16])!r} for {rest!r}",
+            )
+        if len(data) > left and count < len(data):
+            self._rest, self._taken = bytes(data[count:]), 0
+        else:
+            self._taken += common
+        self.at += count
+
+
+def bad_frame(problem: str, node: str) -> Violated:
+    """Return the violation for bytes that a node or a client cannot parse as a frame."""
+    return Violated("streams-are-understood", f"it receives what is {problem}", node)

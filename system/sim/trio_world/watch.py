@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.effects import BrokerEffects
@@ -29,13 +29,13 @@ from shaketable.system.invariants.steps import Steps
 from shaketable.system.invariants.ticks import Ticks
 from shaketable.system.invariants.violated import Violated
 from shaketable.system.master_slave.core import MasterSlaveCore
+from shaketable.system.master_slave.ha import HAError, MasterConnection
 from shaketable.system.mutants import Mutant
 from shaketable.system.node.master_slave.config_files import ConfigFiles
 from shaketable.system.node.node import Node
 from shaketable.system.node.watched_broker import watched
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.protocol import Append, Message, RoleChange, Snapshot, Write
-from shaketable.system.sim.rules.call_invariants import checked_connection
 from shaketable.system.sim.rules.invariants import Invariants
 from shaketable.system.sim.rules.master_slave_invariants import (
     MasterSlaveInvariants,
@@ -392,3 +392,32 @@ def plain_log(log: WritableLog) -> PlainCommitLog:
     """Return the log of a broker without a group."""
     assert isinstance(log, PlainCommitLog), "this is no member of a group"
     return log
+
+
+def checked_connection(
+    base: type[MasterConnection], report: Callable[[Violated], None]
+) -> type[MasterConnection]:
+    """Return a slave's connection class that reports every message it cannot understand.
+
+    Up to the first copied message both sides may find that their logs differ; after that they
+    agree, unless bits were flipped on the way (`was_damaged`).
+    """
+
+    class Checked(base):  # type: ignore[valid-type, misc]
+        def __init__(self, core: Any, *args: Any) -> None:
+            super().__init__(core, *args)
+            self._copied = core.log
+            self._has_copied = False
+
+        def received(self, data: bytes, now_ms: float) -> None:
+            before = self._copied.end_position
+            try:
+                super().received(data, now_ms)
+            except HAError as error:
+                if self._has_copied and not getattr(self, "was_damaged", False):
+                    report(Violated("streams-are-understood", str(error)))
+                raise
+            finally:
+                self._has_copied = self._has_copied or self._copied.end_position > before
+
+    return Checked

@@ -31,7 +31,7 @@ from shaketable.system.sim.fault_actions import RESTART_AFTER_MS, FaultActions
 from shaketable.system.sim.initial_disks.older_stores import OlderStores
 from shaketable.system.sim.initial_disks.plain_messages import PlainMessages
 from shaketable.system.sim.member import PLAIN_FOLDER, QUEUE_FILE_BYTES
-from shaketable.system.sim.rules.call_invariants import bad_frame, watched_calls
+from shaketable.system.sim.rules.call_invariants import watched_calls
 from shaketable.system.sim.rules.client_history import (
     APPEND,
     OK,
@@ -52,6 +52,7 @@ from shaketable.system.sim.trio_world.clients import TrioClients
 from shaketable.system.sim.trio_world.clocks import CURRENT, Deadlock, HeapClock
 from shaketable.system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_ROOT, Host
 from shaketable.system.sim.trio_world.tcp_network import TcpNetwork
+from shaketable.system.sim.trio_world.tcp_pipe import bad_frame
 from shaketable.system.sim.trio_world.trio_operator import StatusQueries, TrioOperator
 from shaketable.system.sim.world import CATCH_UP_MS, SETTLE_MS_MAX, SeedResult, delayed_due_by_ms
 from shaketable.system.store.disk import DiskFailed, DiskFull, StoreError
