@@ -14,6 +14,7 @@ from shaketable.system.broker.event_log import EventLog
 from shaketable.system.broker.groups.group_offsets import OffsetTable
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.member_state import DiskHealth
+from shaketable.system.sim import world
 from shaketable.system.sim.schedules.faults import (
     ALL,
     LEADER,
@@ -285,3 +286,25 @@ def test_an_offset_is_acknowledged_when_it_is_committed(monkeypatch):
 def answer_at_once(events, connection, request, now_ms, ext=None):
     del now_ms
     events._outbox.answer(connection, request, ext=ext)
+
+
+def test_what_has_expired_on_a_member_that_is_wiped_later_need_not_be_delivered(monkeypatch):
+    """It expired there before it was delivered, while the others were away and kept it."""
+    away = [
+        Crash(start_ms=5000, duration_ms=200, node=name, loses_unsynced=False)
+        for name in ("n0", "n1")
+    ]
+    wiped = Wipe(start_ms=11_000, duration_ms=500, node="n2")
+    faults = (*away, Expire(start_ms=5050, duration_ms=600), wiped)
+    schedule = scene(*faults, run_ms=22_000, checkpoint_interval_ms=300.0)
+    delayed = [Call(at_ms, at_ms // 130 % 3, "delay", 1) for at_ms in range(700, 9_000, 130)]
+    calls = tuple(sorted((*schedule.calls, *delayed), key=lambda call: call.at_ms))
+    schedule = msgspec.structs.replace(schedule, calls=calls)
+    assert run_seed(0, schedule=schedule).violation is None
+    judge = world.check_delivered
+    monkeypatch.setattr(
+        world, "check_delivered", lambda *args, **more: judge(*args, **{**more, "from_position": 0})
+    )
+    found = run_seed(0, schedule=schedule).violation
+    assert found is not None
+    assert found.invariant == "delayed-is-delivered"
