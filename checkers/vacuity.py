@@ -72,8 +72,9 @@ def vacuous(context: CheckContext, operations: int, inside: int) -> Verdict:
 
     Returns:
         UNKNOWN if faults were configured and none took effect, if a kind was injected and never
-        took effect (`data["never_bit"]`), or if `inside` is less than OPERATIONS_INSIDE_MIN; else
-        VALID. A kind that was never injected is named in `data["never_done"]` and in the summary.
+        took effect (`data["without_effect"]`), or if `inside` is less than OPERATIONS_INSIDE_MIN;
+        else VALID. A kind that was never injected is named in `data["never_done"]` and in the
+        summary.
     """
     effective = [window for window in context.windows if window.took_effect]
     kinds, done = {window.name for window in effective}, {window.name for window in context.windows}
@@ -90,7 +91,9 @@ def vacuous(context: CheckContext, operations: int, inside: int) -> Verdict:
     after = " or after" if any(_counts_after(window, context) for window in effective) else ""
     if not context.faults_asked:
         return Verdict(NAME, Outcome.VALID, "no faults were requested", counts=counts)
-    data = {key: names for key, names in (("never_bit", without), ("never_done", missing)) if names}
+    data = {
+        key: names for key, names in (("without_effect", without), ("never_done", missing)) if names
+    }
     if not effective:
         summary = f"faults were requested ({asked}), none took effect"
         return Verdict(NAME, Outcome.UNKNOWN, summary, counts=counts, data=data)

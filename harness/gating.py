@@ -330,7 +330,7 @@ def _attempt(
 ) -> RunFacts:
     """Join an attempt's journal entry with the results in its run's folder."""
     noted = OUTCOMES.get(attempt.code)
-    faults = {fault: FaultEffects(of.bit, of.done) for fault, of in attempt.faults.items()}
+    faults = {fault: FaultEffects(of.took_effect, of.done) for fault, of in attempt.faults.items()}
     run = folder.path / attempt.run
     if attempt.run and run.is_dir() and _is_below(run, folder.path):
         facts = read_stored(RunFolder(run), _below(path, attempt.run), policy, name)
@@ -351,7 +351,9 @@ def _attempt(
         faults=faults,
         measures={
             "operations": min(attempt.operations, COUNT_MAX),
-            "faults_bit": min(sum(effects.took_effect for effects in faults.values()), COUNT_MAX),
+            "faults_took_effect": min(
+                sum(effects.took_effect for effects in faults.values()), COUNT_MAX
+            ),
         },
         seconds=min(attempt.took_s, SECONDS_MAX),
     )
@@ -425,8 +427,8 @@ def read_stored(folder: RunFolder, shown: str, policy: Policy, name: str = "") -
     conclusions = _with_pages(conclusions_of(results.checkers), folder)
     measured = _measured(folder, policy, run)
     loss = measure_loss(conclusions)
-    if results.faults.bit is not None:
-        measured.values["faults_bit"] = results.faults.bit
+    if results.faults.took_effect is not None:
+        measured.values["faults_took_effect"] = results.faults.took_effect
     return RunFacts(
         name=name,
         path=shown,
@@ -435,7 +437,9 @@ def read_stored(folder: RunFolder, shown: str, policy: Policy, name: str = "") -
         conclusions=conclusions,
         asked=tuple(one for one in results.faults_asked if one not in results.faults_unavailable),
         unavailable=results.faults_unavailable,
-        faults={one: FaultEffects(of.bit, of.done) for one, of in results.faults.by_name.items()},
+        faults={
+            one: FaultEffects(of.took_effect, of.done) for one, of in results.faults.by_name.items()
+        },
         measures={**measured.values, **loss.values},
         missing={**measured.missing, **loss.missing},
         at_least=frozenset(measured.at_least | loss.at_least),

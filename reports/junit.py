@@ -119,7 +119,7 @@ def _properties(view: RunView) -> list[tuple[str, str]]:
         ("seed", view.seed),
         ("operations", f"ok={ok} fail={fail} info={info}"),
         (
-            "faults.bit",
+            "faults.took_effect",
             f"{sum(row.window.took_effect for row in view.faults)} of {len(view.faults)}",
         ),
     ]

@@ -268,7 +268,13 @@ async def _end(rig: Rig) -> dict[str, int | None]:
 def _conclude(rig: Rig, ending: Ending) -> None:
     """Complete the facts of the run, as of any other (`harness.runtime.supervisor`)."""
     took_effect = int(bool(ending.node))
-    done = {"applied": took_effect, "bit": took_effect, "failed": 0, "stuck": 0, "left_out": 0}
+    done = {
+        "applied": took_effect,
+        "took_effect": took_effect,
+        "failed": 0,
+        "stuck": 0,
+        "left_out": 0,
+    }
     back = "" if ending.serves else "the group did not serve after the power loss"
     rig.facts.update(
         status="complete",
@@ -513,7 +519,11 @@ class Course:
             rig.ledger.undone(0)
             lost_too = f"{ending.lost_bytes:,} bytes and {ending.lost_entries:,} names"
             measures = {"killed": len(victims), "lost_bytes": ending.lost_bytes}
-            stopped = {"bit": True, "evidence": f"unsynced: {lost_too}", "measures": measures}
+            stopped = {
+                "took_effect": True,
+                "evidence": f"unsynced: {lost_too}",
+                "measures": measures,
+            }
             rig.recorder.nemesis(POWER, {**event, "phase": "stop", **stopped})
         with self._phase("heal"):
             await self._come_back(victims)

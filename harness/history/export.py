@@ -205,7 +205,8 @@ def _window(
         description=str(known.get("description", "")),
         start_ns=start_ns,
         stop_ns=stop["time_ns"] if stop else max(run_end_ns, start_ns),
-        took_effect=bool(stop.get("bit", False)) if stop else False,
+        # Runs of before 0.3 say "bit".
+        took_effect=bool(stop.get("took_effect", stop.get("bit"))) if stop else False,
         evidence=evidence if start else f"{evidence} ({NOT_BEGUN})".strip(),
         began_ns=_began_ns(known, start_ns),
         victims=_victims(known),

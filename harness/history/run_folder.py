@@ -405,16 +405,16 @@ class CheckerFile(msgspec.Struct, frozen=True):
 
 
 class CountFile(msgspec.Struct, frozen=True):
-    """How often a fault was injected, and how often it took effect (`bit`)."""
+    """How often a fault was injected, and how often it took effect (`took_effect`)."""
 
     done: Count
-    bit: Count
+    took_effect: Count
 
 
 class FaultsFile(msgspec.Struct, frozen=True):
-    """How often the faults took effect (`bit`)."""
+    """How often the faults took effect (`took_effect`)."""
 
-    bit: Count | None = None
+    took_effect: Count | None = None
     by_name: dict[str, CountFile] = {}
 
 

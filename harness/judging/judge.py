@@ -371,7 +371,7 @@ def to_json(results: Results) -> dict[str, Any]:
         "faults_asked": list(faults_of(campaign)),
         "faults": {
             "applied": len(results.windows),
-            "bit": sum(window.took_effect for window in results.windows),
+            "took_effect": sum(window.took_effect for window in results.windows),
             "by_name": _by_name(campaign, results.windows),
         },
         "faults_unavailable": dict(results.faults_unavailable),
@@ -390,7 +390,7 @@ def _by_name(campaign: Campaign, windows: Sequence[FaultWindow]) -> dict[str, di
         name: {
             "family": family,
             "done": sum(window.name == name for window in windows),
-            "bit": sum(window.name == name and window.took_effect for window in windows),
+            "took_effect": sum(window.name == name and window.took_effect for window in windows),
         }
         for name, family in availability.families(campaign).items()
     }

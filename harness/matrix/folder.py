@@ -134,9 +134,9 @@ def open_existing(path: Path) -> tuple[MatrixFolder, Plan]:
 
 
 class FaultCount(msgspec.Struct, frozen=True):
-    """How often a fault was injected, and how often it took effect (`bit`)."""
+    """How often a fault was injected, and how often it took effect (`took_effect`)."""
 
-    bit: int
+    took_effect: int
     done: int
 
 

@@ -473,9 +473,9 @@ def view(plan: Plan, attempts: Attempts, resume: str) -> MatrixView:
 
 def effects_text(outcome: Outcome) -> str:
     """Return how often the faults of a run took effect: "9/10"."""
-    bit = sum(count.bit for count in outcome.faults.values())
+    took_effect = sum(count.took_effect for count in outcome.faults.values())
     done = sum(count.done for count in outcome.faults.values())
-    return f"{bit}/{done}" if outcome.faults else ""
+    return f"{took_effect}/{done}" if outcome.faults else ""
 
 
 def recovery_text(outcome: Outcome) -> str:
@@ -550,10 +550,10 @@ def read_outcome(
     recovery = summarise(row.recovery for row in view.faults)
     faults, lacking = _faults(run)
     why = view.why if code != ExitCode.VALID else ""
-    too_seldom = [name for name, count in faults.items() if count.bit < effects_min]
+    too_seldom = [name for name, count in faults.items() if count.took_effect < effects_min]
     if code == ExitCode.VALID and too_seldom:
         counts = ", ".join(
-            f"{name} {faults[name].bit} of {faults[name].done}" for name in too_seldom
+            f"{name} {faults[name].took_effect} of {faults[name].done}" for name in too_seldom
         )
         code, why = (
             ExitCode.UNKNOWN,
@@ -588,7 +588,7 @@ def _faults(run: RunFolder) -> tuple[dict[str, FaultCount], dict[str, str]]:
     except UnreadableError:
         return {}, {}
     done = {
-        name: FaultCount(bit=of.bit, done=of.done)
+        name: FaultCount(took_effect=of.took_effect, done=of.done)
         for name, of in results.faults.by_name.items()
         if name not in results.faults_unavailable
     }

@@ -63,10 +63,8 @@ class Tally:
     left_out: int = 0
 
     def to_json(self) -> dict[str, int]:
-        """Return the counts by the keys of run.json, where `took_effect` is "bit"."""
-        counts = asdict(self)
-        counts["bit"] = counts.pop("took_effect")
-        return counts
+        """Return the counts, as run.json has them."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +305,7 @@ class Nemesis:
         what = _of_scenario(planned, what)
         event: Json = {"fault": planned.number, "plan": planned.plan, "description": what}
         self._record(fault.name, {**event, "phase": "start"})
-        stopped = {"bit": False, "evidence": f"not begun: {why}", "measures": {}}
+        stopped = {"took_effect": False, "evidence": f"not begun: {why}", "measures": {}}
         self._record(fault.name, {**event, "phase": "stop", **stopped})
         self._observer.note(f"fault {planned.number}, {what}, did not start: {why}")
 
@@ -337,7 +335,7 @@ class Nemesis:
             self._keep_open(fault, number, f"{error}; {left}")
             what = f"{what}; {left}"
         self._record(fault.name, {**event, "phase": "start"})
-        stopped = {"bit": False, "evidence": what, "measures": {}}
+        stopped = {"took_effect": False, "evidence": what, "measures": {}}
         self._record(fault.name, {**event, "phase": "stop", **stopped})
         self._observer.note(f"fault {number}, {event['description']}, {what}")
         return None
@@ -380,7 +378,11 @@ class Nemesis:
         self.tally.took_effect += evidence.took_effect
         if evidence.took_effect:
             self._effective.add(fault.name)
-        stopped = {"bit": evidence.took_effect, "evidence": what, "measures": evidence.measures}
+        stopped = {
+            "took_effect": evidence.took_effect,
+            "evidence": what,
+            "measures": evidence.measures,
+        }
         self._record(fault.name, {**event, "phase": "stop", **stopped})
         self._observer.fault_stopped(number, fault.name, evidence.took_effect, what, self._now_ns())
 

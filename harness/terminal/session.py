@@ -313,7 +313,7 @@ class Display:
         """Record that a fault was undone."""
         self.progress.fault_ended(fault, took_effect)
         log.info(
-            "event=fault_stopped at_s=%.3f fault=%d bit=%s evidence=%r",
+            "event=fault_stopped at_s=%.3f fault=%d took_effect=%s evidence=%r",
             at_ns / NS,
             fault,
             took_effect,

@@ -34,7 +34,7 @@ class Floors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         runs: number of runs required in total, without planted bugs if [detection] is given. None:
             one, or runs of planted bugs alone.
         operations: of the clients, in each run.
-        faults_bit: faults that took effect, in each run.
+        faults_took_effect: faults that took effect, in each run.
         faults: for single faults, how often each must have taken effect in each run that asked for
             it; a floor for which no run asked is missed. A fault named here is not required beyond
             that: with 0 a run passes without it.
@@ -42,7 +42,7 @@ class Floors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     runs: Annotated[int, msgspec.Meta(ge=1)] | None = None
     operations: Count = 0
-    faults_bit: Count = 0
+    faults_took_effect: Count = 0
     faults: dict[str, Count] = {}
 
 
@@ -165,6 +165,6 @@ CEILINGS: Final[Mapping[str, Measure]] = {
 
 FLOORS: Final[Mapping[str, Measure]] = {
     "operations": Measure("operations"),
-    "faults_bit": Measure("faults that took effect"),
+    "faults_took_effect": Measure("faults that took effect"),
 }
 """The keys of a policy's [floors] that bound a number of each run."""

@@ -353,7 +353,9 @@ def _floors(policy: Policy, run: RunFacts) -> Iterator[Ruling]:
             effects = run.faults.get(fault)
             count = effects.took_effect if effects else 0
             code = ExitCode.UNKNOWN if count < floor else ExitCode.VALID
-            yield Ruling(f"fault {fault}", code, f"{fault} bit {_times(count)}; at least {floor}")
+            yield Ruling(
+                f"fault {fault}", code, f"{fault} took effect {_times(count)}; at least {floor}"
+            )
 
 
 def _times(count: int) -> str:

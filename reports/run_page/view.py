@@ -534,7 +534,7 @@ def families(results: Mapping[str, Any]) -> tuple[tuple[str, int, int], ...]:
     done: Counter[str] = Counter()
     for of_fault in mapping(mapping(results.get("faults")).get("by_name")).values():
         family = str(of_fault["family"]) if "family" in mapping(of_fault) else OTHER_FAMILY
-        took_effect[family] += int(mapping(of_fault).get("bit") or 0)
+        took_effect[family] += int(mapping(of_fault).get("took_effect") or 0)
         done[family] += int(mapping(of_fault).get("done") or 0)
     return tuple((family, took_effect[family], done[family]) for family in sorted(done))
 

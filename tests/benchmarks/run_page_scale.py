@@ -116,7 +116,12 @@ def tell_fault(nemesis: Recorder, event: int) -> None:
     number, name = event // 2, FAULTS[event // 2 % len(FAULTS)]
     value = {"fault": number, "plan": {"victims": ["n0"]}, "description": f"{name} n0"}
     if event % 2:
-        value |= {"phase": "stop", "bit": True, "evidence": "12 calls were slowed", "measures": {}}
+        value |= {
+            "phase": "stop",
+            "took_effect": True,
+            "evidence": "12 calls were slowed",
+            "measures": {},
+        }
     else:
         value |= {"phase": "start"}
     nemesis.nemesis(name, value)

@@ -74,7 +74,7 @@ def test_other_peoples_faults_are_judged_by_their_family(fault, family, is_excus
         (NOT_UNDONE, True),
     ],
 )
-def test_a_fault_that_never_bit_excuses_nothing_if_that_is_known(evidence, is_excused):
+def test_a_fault_without_effect_excuses_nothing_if_that_is_known(evidence, is_excused):
     faults = struck("rollback", took_effect=False, evidence=evidence)
     assert bool(why_not_promised("lost-add", context(promises=STURDY, **faults))) is is_excused
 

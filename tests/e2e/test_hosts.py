@@ -121,7 +121,7 @@ def test_a_group_on_three_hosts_is_shaken(project: Project) -> None:
     results = json.loads((project.latest / "results.json").read_text())
     assert results["valid"] is True
     for fault in ("kill", "pause", "partition"):
-        assert results["faults"]["by_name"][fault]["bit"] > 0, results["faults"]
+        assert results["faults"]["by_name"][fault]["took_effect"] > 0, results["faults"]
     assert is_clean(project.lab)
     assert not (project.latest / "hosts.json").exists()
     for node in project.lab.nodes:
@@ -159,7 +159,7 @@ def test_a_loss_of_power_takes_what_a_node_has_not_synced(project: Project) -> N
     results = json.loads((project.latest / "results.json").read_text())
     assert results["valid"] is True
     for fault in ("power", "kill"):
-        assert results["faults"]["by_name"][fault]["bit"] > 0, results["faults"]
+        assert results["faults"]["by_name"][fault]["took_effect"] > 0, results["faults"]
     assert re.search(r"took effect: unsynced bytes lost: .*n\d [1-9]", done.stdout), done.stdout
     assert is_clean(project.lab)
     assert (project.latest / "nodes" / "n0" / "data.tar").stat().st_size > 0
@@ -183,7 +183,7 @@ def test_our_own_group_on_three_hosts(project: Project) -> None:
     results = json.loads((project.latest / "results.json").read_text())
     assert results["valid"] is True
     for fault in ("kill", "pause", "partition", "power"):
-        assert results["faults"]["by_name"][fault]["bit"] > 0, results["faults"]
+        assert results["faults"]["by_name"][fault]["took_effect"] > 0, results["faults"]
     assert is_clean(project.lab)
     assert "role=leader" in "".join(
         (project.latest / "nodes" / node / "node.log").read_text() for node in project.lab.nodes

@@ -34,10 +34,10 @@ def test_offsets_that_a_leader_keeps_to_itself_are_found_and_a_lost_disk_is_forg
     rows = map(json.loads, (run / "history.jsonl").read_text().splitlines())
     wipes = [row["value"] for row in rows if row["f"] == "wipe"]
     over = [value for value in wipes if value["phase"] == "stop"]
-    lost = [value for value in over if value["bit"]]
+    lost = [value for value in over if value["took_effect"]]
     assert lost, over
     assert all(value["measures"]["messages"] for value in lost), over
-    kept = [value["evidence"] for value in over if not value["bit"]]
+    kept = [value["evidence"] for value in over if not value["took_effect"]]
     reasons = ("kept its disk: ", "not begun: ")  # on a slow machine the one before is not back yet
     assert all(any(map(why.__contains__, reasons)) for why in kept), kept
     conf = [(run / "nodes" / node / "broker.conf").read_text() for node in ("n0", "n1", "n2")]

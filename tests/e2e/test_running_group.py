@@ -120,7 +120,7 @@ def test_a_running_group_is_shaken_and_goes_on(group: Group) -> None:
         results = json.loads((group.folder / "store" / "latest" / "results.json").read_text())
         assert results["valid"] is True
         for fault in ("kill", "pause"):
-            assert results["faults"]["by_name"][fault]["bit"] > 0, results["faults"]
+            assert results["faults"]["by_name"][fault]["took_effect"] > 0, results["faults"]
     assert all(group.answers(name) and group.state(name) != "T" for name in group.names)
 
 

@@ -128,7 +128,7 @@ class CountsEveryKill(MemoryWorld):
         return {"incarnation": self.incarnations[node]}
 
 
-def test_nothing_bitten_is_said_so():
+def test_no_effect_is_said_so():
     nodes = group(3)
 
     async def scenario() -> None:

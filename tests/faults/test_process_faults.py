@@ -122,7 +122,7 @@ def test_each_bites_and_undoes_itself(name, seed, turn, size):
         ("descriptors", {"limit": 40, "open": 38, "unaccepted": 4, "refused": 0}),
     ],
 )
-def test_what_nobody_misses_has_not_bitten(name, did):
+def test_what_nobody_misses_has_no_effect(name, did):
     world = OperatedWorld()
     world.did = did
     evidence, _ = play(name, world)
@@ -192,7 +192,7 @@ def test_worlds_say_what_they_lack(world, missing):
         assert why == "world sim cannot do it: a simulated process has none of its own"
 
 
-def test_one_that_stands_still_of_it_has_been_bitten_too():
+def test_one_that_stands_still_of_it_is_affected_too():
     world = OperatedWorld()
     world.did = {"limit_bytes": 1 << 28, "refused": 0, "silent": True}
     evidence, _ = play("memory", world)

@@ -1,4 +1,4 @@
-"""On a real group each fault of processes bites and heals, and one without effect says so."""
+"""On a real group each fault of processes takes effect and heals; one without effect says so."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def limits(world: ProcessWorld, members, node: str) -> list[tuple[int, int]]:
     return [resource.prlimit(pid, which) for which in (resource.RLIMIT_AS, resource.RLIMIT_NOFILE)]
 
 
-def test_each_bites_and_heals_and_one_without_effect_has_not_bitten(tmp_path: Path) -> None:
+def test_each_takes_effect_and_heals_and_one_without_effect_has_no_effect(tmp_path: Path) -> None:
     async def main() -> None:
         async with process_group(tmp_path, DLedgerTarget(), OPTIONS) as (world, members):
             before = limits(world, members, "n0")

@@ -66,7 +66,7 @@ def test_a_transfer_bites_and_says_from_whom_to_whom_in_how_long() -> None:
         ("n0", {"to": "n1", "paused": {"n1"}}, "n1 did not come to lead after n0"),
     ],
 )
-def test_one_that_changed_nothing_has_not_bitten(leads, prepared, what) -> None:
+def test_one_that_changed_nothing_has_no_effect(leads, prepared, what) -> None:
     world = MemoryWorld(NODES, leads)
     world.dead = set(prepared.pop("dead", ()))
     world.paused = set(prepared.pop("paused", ()))
@@ -84,7 +84,7 @@ def test_where_the_one_to_take_over_leads_or_is_down_another_one_is_named(change
     assert world.leads not in {"n0", *world.dead}
 
 
-def test_planted_bug_a_world_that_changes_nothing_has_not_bitten() -> None:
+def test_planted_bug_a_world_that_changes_nothing_has_no_effect() -> None:
     class Deaf(MemoryWorld):
         async def transfer(self, to: str) -> Json:
             return {"from": self.leads, "took_ms": None, "error": None}

@@ -42,7 +42,7 @@ def test_what_fails_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_run_whose_faults_did_not_bite_fails(capsys: pytest.CaptureFixture[str]) -> None:
-    write_run(Path("store/quick/1"), results(bit=0))
+    write_run(Path("store/quick/1"), results(took_effect=0))
     assert cli.run(["gate", "store/quick/1"]) == 2
     assert "vacuous: no requested fault took effect (kill)" in capsys.readouterr().out
 

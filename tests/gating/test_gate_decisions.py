@@ -22,7 +22,9 @@ def concluded(durability: Outcome = VALID, vacuity: Outcome = VALID) -> tuple[Co
     kinds = (Kind("lost-append", 3, "value 7 is gone"),) if durability is INVALID else ()
     return (
         Conclusion("durability", durability, f"durability is {durability.name}", kinds),
-        Conclusion("vacuity", vacuity, "vacuous: none bit" if vacuity else "6 of 6 bit"),
+        Conclusion(
+            "vacuity", vacuity, "vacuous: none took effect" if vacuity else "6 of 6 took effect"
+        ),
     )
 
 
@@ -35,7 +37,7 @@ GOOD = RunFacts(
     faults={"kill": FaultEffects(4, 4), "pause": FaultEffects(2, 2)},
     measures={
         "operations": 20_000,
-        "faults_bit": 6,
+        "faults_took_effect": 6,
         "recovery_median_s": 0.4,
         "recovery_worst_s": 1.5,
         "p99_ms": 80.0,
@@ -48,8 +50,8 @@ GOOD = RunFacts(
 BAD = replace(GOOD, outcome=INVALID, conclusions=concluded(INVALID))
 UNSURE = replace(GOOD, outcome=UNKNOWN, conclusions=concluded(UNKNOWN))
 VACUOUS = replace(GOOD, outcome=UNKNOWN, conclusions=concluded(VALID, UNKNOWN))
-# No checker says so: the gate itself sees that nothing bit.
-TOOTHLESS = replace(GOOD, faults={"kill": FaultEffects(0, 3)}, measures={"faults_bit": 0})
+# No checker says so: the gate itself sees that nothing took effect.
+TOOTHLESS = replace(GOOD, faults={"kill": FaultEffects(0, 3)}, measures={"faults_took_effect": 0})
 NEVER_SERVED = replace(GOOD, measures={**GOOD.measures, "recovery_worst_s": float("inf")})
 SILENT = replace(GOOD, measures={}, missing={"p99_ms": "no operation was acknowledged"})
 CRASHED = replace(GOOD, outcome=None, failure="port 9876 is in use", conclusions=())
@@ -68,7 +70,7 @@ LOST = replace(
 STRICT = """
 [floors]
 operations = 10000
-faults_bit = 5
+faults_took_effect = 5
 faults = { kill = 2 }
 [ceilings]
 recovery_median_s = 0.5
@@ -93,7 +95,7 @@ TABLE = [
     ("", [GOOD], 0, ""),
     ("", [BAD], 1, "durability is INVALID"),
     ("", [UNSURE], 2, "unknown: durability is UNKNOWN"),
-    ("", [VACUOUS], 2, "vacuous: none bit"),
+    ("", [VACUOUS], 2, "vacuous: none took effect"),
     ("", [TOOTHLESS], 2, "vacuous: no requested fault took effect (kill, pause)"),
     ("", [CRASHED], 255, "there is no verdict: port 9876 is in use"),
     ("", [], 2, "runs with a verdict: 0; at least 1"),
@@ -104,8 +106,8 @@ TABLE = [
     (STRICT, [NEVER_SERVED], 1, "recovery after a fault, worst: never; at most 2 s"),
     (STRICT, [SILENT], 2, "not known (no operation was acknowledged); at most 100 ms"),
     ("floors.operations = 20001", [GOOD], 2, "operations: 20,000; at least 20,001"),
-    ("floors.faults_bit = 7", [GOOD], 2, "faults that took effect: 6; at least 7"),
-    ("floors.faults = { pause = 3 }", [GOOD], 2, "pause bit 2 times; at least 3"),
+    ("floors.faults_took_effect = 7", [GOOD], 2, "faults that took effect: 6; at least 7"),
+    ("floors.faults = { pause = 3 }", [GOOD], 2, "pause took effect 2 times; at least 3"),
     ("floors.faults = { wipe = 1 }", [GOOD], 2, "no run requested wipe"),
     ("floors.faults = { kill = 1 }", [LACKING], 2, "kill is not available: no root"),
     ("floors.runs = 2", [GOOD], 2, "runs with a verdict: 1; at least 2"),
@@ -121,7 +123,7 @@ TABLE = [
     (ALLOW.format("vacuous", "2026-12-01"), [UNSURE], 2, "unknown: durability is UNKNOWN"),
     (ALLOW.format("vacuous", "2026-12-01"), [VACUOUS], 0, ""),
     (ALLOW.format("vacuous", "2026-12-01"), [TOOTHLESS], 0, ""),
-    (ALLOW.format("unknown", "2026-12-01"), [VACUOUS], 2, "vacuous: none bit"),
+    (ALLOW.format("unknown", "2026-12-01"), [VACUOUS], 2, "vacuous: none took effect"),
     (ALLOW.format("unknown", "2026-12-01"), [BAD], 1, "durability is INVALID"),
     (ALLOW.format("unknown", "2026-12-01"), [CRASHED], 255, "port 9876 is in use"),
     (ALLOW.format("unknown", "2026-12-01"), [replace(UNSURE, name="x/y")], 2, "unknown: durab"),

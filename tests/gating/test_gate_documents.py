@@ -48,7 +48,7 @@ WRONG = RunFacts(
     conclusions=(
         Conclusion("durability", Outcome.INVALID, "221 lost-append", (LOST,), (SEEN,)),
         Conclusion("stats", Outcome.UNKNOWN, "crashed"),
-        Conclusion("vacuity", Outcome.VALID, "3 of 3 bit"),
+        Conclusion("vacuity", Outcome.VALID, "3 of 3 took effect"),
     ),
     asked=("kill",),
     faults={"kill": FaultEffects(3, 3)},

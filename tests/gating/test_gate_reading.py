@@ -56,7 +56,7 @@ def test_a_run_is_measured(tmp_path: Path) -> None:
     # between the last answer before the fault and the first call after it.
     expected = {
         "operations": 1000,
-        "faults_bit": 1,
+        "faults_took_effect": 1,
         "recovery_median_s": 1.002,
         "recovery_worst_s": 1.002,
         "p99_ms": 2.0,
@@ -71,7 +71,7 @@ def test_a_run_is_measured(tmp_path: Path) -> None:
 
 def test_what_nobody_asks_for_is_not_read(tmp_path: Path) -> None:
     facts = one(write_run(tmp_path / "quick" / "1", results()), Policy())
-    assert set(facts.measures) == {"faults_bit", "acknowledged_loss"}
+    assert set(facts.measures) == {"faults_took_effect", "acknowledged_loss"}
 
 
 def test_findings_are_told_by_kind_and_losses_counted(tmp_path: Path) -> None:
@@ -99,8 +99,8 @@ def test_the_worst_of_what_a_file_says_counts(tmp_path: Path) -> None:
         '{"valid": true',
         '{"valid":"?"}',
         '{"valid": true, "x": ' + "[" * 20_000 + "]" * 20_000 + "}",
-        '{"valid": true, "faults": {"bit": 1' + "0" * 400 + "}}",
-        '{"valid": true, "faults": {"bit": -1}}',
+        '{"valid": true, "faults": {"took_effect": 1' + "0" * 400 + "}}",
+        '{"valid": true, "faults": {"took_effect": -1}}',
         '{"valid": true, "faults_asked": ["\udcff"]}',
     ],
 )
@@ -133,10 +133,10 @@ def test_numbers_that_cannot_be_had_are_missing_and_fail(tmp_path: Path) -> None
 
 def test_a_matrix_counts_every_attempt(tmp_path: Path) -> None:
     folder = tmp_path / "matrix-m" / "1"
-    bit = {"kill": FaultCount(1, 1)}
-    wrong = Attempt(attempt=1, code=1, run="runs/a/20261", faults=bit)
-    right = Attempt(attempt=2, code=0, run="runs/a/20262", faults=bit)
-    write_matrix(folder, {"a": [wrong, right], "b": [Attempt(attempt=1, code=0, faults=bit)]})
+    counts = {"kill": FaultCount(1, 1)}
+    wrong = Attempt(attempt=1, code=1, run="runs/a/20261", faults=counts)
+    right = Attempt(attempt=2, code=0, run="runs/a/20262", faults=counts)
+    write_matrix(folder, {"a": [wrong, right], "b": [Attempt(attempt=1, code=0, faults=counts)]})
     write_run(folder / "runs" / "a" / "20261", results(False))
     write_run(folder / "runs" / "a" / "20262", results())
     facts = read([folder], Policy())

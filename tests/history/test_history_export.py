@@ -124,7 +124,13 @@ def record_run(folder: RunFolder) -> dict[str, int]:
     second.complete(1, "info", "append", "t/0", error="timeout")  # 50
     second.invoke(3, "read", "t/0", offset=9)  # 60
     second.complete(3, "ok", "read", "t/0", offset=9)  # 70
-    stop = {"fault": 0, "phase": "stop", "description": "kill n1", "bit": True, "evidence": "gone"}
+    stop = {
+        "fault": 0,
+        "phase": "stop",
+        "description": "kill n1",
+        "took_effect": True,
+        "evidence": "gone",
+    }
     nemesis.nemesis("kill", stop)  # 80
     first.invoke(0, "append", "t/0", value=2)  # 90
     first.complete(0, "fail", "append", "t/0", error="not leader")  # 100
@@ -337,10 +343,10 @@ def test_windows_of_overlapping_faults_pair_by_number() -> None:
     table = nemesis_table(
         (10, "kill", {"fault": 1, "phase": "start", "description": "a"}),
         (20, "pause", {"fault": 0, "phase": "start", "description": "b"}),
-        (30, "kill", {"fault": 1, "phase": "stop", "bit": False, "evidence": "x"}),
-        (40, "pause", {"fault": 0, "phase": "stop", "bit": True, "evidence": "y"}),
+        (30, "kill", {"fault": 1, "phase": "stop", "took_effect": False, "evidence": "x"}),
+        (40, "pause", {"fault": 0, "phase": "stop", "took_effect": True, "evidence": "y"}),
         (50, "kill", {"fault": 2, "phase": "start"}),
-        (60, "partition", {"fault": 3, "phase": "stop", "bit": True, "evidence": "z"}),
+        (60, "partition", {"fault": 3, "phase": "stop", "took_effect": True, "evidence": "z"}),
     )
     windows = fault_windows(table, run_end_ns=99)
     told = [(w.fault, w.name, w.start_ns, w.stop_ns, w.took_effect, w.evidence) for w in windows]
@@ -355,7 +361,7 @@ def test_windows_of_overlapping_faults_pair_by_number() -> None:
 def test_a_window_says_when_its_fault_began_to_be_applied() -> None:
     table = nemesis_table(
         (10, "kill", {"fault": 0, "phase": "start", "began_ns": 7}),
-        (20, "kill", {"fault": 0, "phase": "stop", "began_ns": 7, "bit": True}),
+        (20, "kill", {"fault": 0, "phase": "stop", "began_ns": 7, "took_effect": True}),
         (30, "kill", {"fault": 1, "phase": "start", "began_ns": 31}),
         (40, "kill", {"fault": 2, "phase": "start"}),
     )

@@ -44,7 +44,9 @@ def test_faults_that_its_world_lacks_are_kept_with_their_reason(tmp_path: Path) 
     folder = MatrixFolder(tmp_path)
     run = folder.runs / "a" / "20261122T000000.000Z"
     run.mkdir(parents=True)
-    faults = {"by_name": {"kill": {"bit": 4, "done": 5}, "loss": {"bit": 0, "done": 0}}}
+    faults = {
+        "by_name": {"kill": {"took_effect": 4, "done": 5}, "loss": {"took_effect": 0, "done": 0}}
+    }
     lacking = {"loss": "a TCP stream loses nothing"}
     results = {"valid": True, "faults": faults, "faults_unavailable": lacking}
     (run / "results.json").write_text(json.dumps(results))

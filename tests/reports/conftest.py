@@ -31,7 +31,7 @@ class Sample:
     topic: str = "shaketable"
     campaign: str = "first-shake"
     mutant: str | None = None
-    # (name, description, start, stop, stall after the effect, bit, evidence)
+    # (name, description, start, stop, stall after the effect, took effect, evidence)
     faults: list[tuple[str, str, int, int, int, bool, str]] = field(default_factory=list)
     lost_in_fault: int | None = None
     operations: list[dict] = field(default_factory=list)
@@ -116,12 +116,18 @@ class Sample:
         pq.write_table(table.slice(0, half), operations / "part-0.parquet")
         pq.write_table(table.slice(half), operations / "part-1.parquet")
         rows = []
-        for number, (name, what, start, stop, _, bit, evidence) in enumerate(self.faults):
+        for number, (name, what, start, stop, _, took_effect, evidence) in enumerate(self.faults):
             words = what.split()
             plan = {"victims": words[-1:], "leader": words[-1]} if "leader" in words else {}
             value = {"fault": number, "phase": "start", "plan": plan, "description": what}
             rows.append(self._event(start, name, value))
-            value = {**value, "phase": "stop", "bit": bit, "evidence": evidence, "measures": {}}
+            value = {
+                **value,
+                "phase": "stop",
+                "took_effect": took_effect,
+                "evidence": evidence,
+                "measures": {},
+            }
             rows.append(self._event(stop, name, value))
         rows.sort(key=lambda row: row["time_ns"])
         pq.write_table(

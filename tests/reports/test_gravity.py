@@ -30,7 +30,7 @@ def test_a_broken_rule_is_said_before_what_follows_from_it() -> None:
         "INVALID",
         checker("durability", "INVALID", "12 lost-append", lost_append=12),
         checker("invariants", "INVALID", rule, invariant_broken=1),
-        checker("vacuity", "UNKNOWN", "vacuous: none bit"),
+        checker("vacuity", "UNKNOWN", "vacuous: none took effect"),
     )
     assert said == f"{rule}; 12 acknowledged appends are lost"
 
@@ -39,7 +39,7 @@ def test_a_doubt_stands_behind_what_explains_it() -> None:
     said = why(
         "UNKNOWN",
         checker("durability", "UNKNOWN", "the log of n1 is damaged"),
-        checker("vacuity", "UNKNOWN", "vacuous: none bit"),
+        checker("vacuity", "UNKNOWN", "vacuous: none took effect"),
         checker("stats", "UNKNOWN", "not a single ok read"),
         checker("run-as-planned", "UNKNOWN", "n1 serves with a damaged store"),
     )

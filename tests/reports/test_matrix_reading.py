@@ -16,8 +16,8 @@ def read(sample: Any, code: int, effects_min: int = 0, **of_fault: tuple[int, in
     results = json.loads((sample.folder / "results.json").read_text())
     results["faults"] = {
         "by_name": {
-            name: {"family": "process", "bit": bit, "done": done}
-            for name, (bit, done) in of_fault.items()
+            name: {"family": "process", "took_effect": took_effect, "done": done}
+            for name, (took_effect, done) in of_fault.items()
         }
     }
     results["faults_unavailable"] = {"loss": "a TCP stream loses nothing"}

@@ -123,7 +123,7 @@ def test_a_clock_is_wrong_as_measured_and_right_again(tmp_path: Path, kind: str,
 
 
 @pytest.mark.parametrize("kind", clock.WALL_KINDS)
-def test_a_program_that_does_not_notice_is_not_said_to_have_been_bitten(
+def test_a_program_that_does_not_notice_is_not_said_to_be_affected(
     tmp_path: Path, kind: str
 ) -> None:
     async def scenario() -> None:

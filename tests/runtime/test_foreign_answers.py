@@ -231,7 +231,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-def test_a_probe_that_gives_no_evidence_means_not_bitten_and_undone(stage, answer):
+def test_a_probe_that_gives_no_evidence_means_no_effect_and_undone(stage, answer):
     class Vague(process.Kill):
         async def probe(self, plan, undo, world):
             return ANSWERS[answer]

@@ -37,7 +37,7 @@ def test_faults_begin_and_end_on_time_and_are_recorded_twice(stage):
     assert stage.world.is_whole
     assert stage.world.healed == {"cut-0": "reset"}
     stop = stage.events[2][2]
-    assert stop["bit"] is True
+    assert stop["took_effect"] is True
     assert stop["description"] == "kill leader n0"
     assert "process of n0 gone" in stop["evidence"]
     assert open_faults(stage.path) == ()
@@ -100,7 +100,7 @@ def test_what_undoes_a_fault_that_reaches_elsewhere_is_known_before_it_is_applie
     assert open_faults(stage.path) == ()
 
 
-def test_a_fault_that_fails_to_apply_is_recorded_and_has_not_bitten(stage):
+def test_a_fault_that_fails_to_apply_is_recorded_and_has_no_effect(stage):
     class Broken(process.Kill):
         async def apply(self, plan, world):
             raise OSError("no permission")
@@ -126,7 +126,7 @@ def test_a_fault_that_fails_to_apply_is_recorded_and_has_not_bitten(stage):
     )
     assert (tally.applied, tally.took_effect, tally.failed) == (1, 1, 3)
     stops = {value["fault"]: value for _, _, value in stage.events if value["phase"] == "stop"}
-    assert stops[0]["bit"] is stops[1]["bit"] is False
+    assert stops[0]["took_effect"] is stops[1]["took_effect"] is False
     assert "OSError: no permission" in stops[0]["evidence"]
     assert f"not applied within {APPLY_TIMEOUT_S:g} s" in stops[1]["evidence"]
     assert "its apply returned None in place of what undoes it" in stops[3]["evidence"]
@@ -163,7 +163,7 @@ def test_undo_is_tried_again_and_a_stuck_one_stays_in_the_ledger(stage):
     assert [fault.fault for fault in open_faults(stage.path)] == [1]
 
 
-def test_a_probe_that_fails_means_not_bitten(stage):
+def test_a_probe_that_fails_means_no_effect(stage):
     class Unsure(process.Kill):
         async def probe(self, plan, undo, world):
             raise ValueError("who knows")
@@ -178,7 +178,7 @@ def test_a_probe_that_fails_means_not_bitten(stage):
     assert stage.events[1][2]["evidence"] == "probe failed: ValueError: who knows"
 
 
-def test_a_kind_that_never_bit_is_done_again_by_itself(stage):
+def test_a_kind_without_effect_is_done_again_by_itself(stage):
     class BitesLate(process.Kill):
         probes = 0
 
@@ -204,7 +204,7 @@ def test_a_kind_that_never_bit_is_done_again_by_itself(stage):
         assert trio.current_time() == began + 1
         assert nemesis.without_effect(schedule) == []
         await nemesis.retry(again)
-        assert trio.current_time() == began + 1, "it has bitten"
+        assert trio.current_time() == began + 1, "it took effect"
         assert stage.events[-1][2]["fault"] == 4, "a number of its own"
         assert stage.world.is_whole
 
@@ -306,7 +306,7 @@ def test_a_fault_begins_on_each_event_it_waits_for_and_not_on_those_before(stage
     ]
     assert (tally.applied, tally.took_effect, tally.left_out) == (4, 4, 1)
     last = stage.events[-1][2]
-    assert last["bit"] is False
+    assert last["took_effect"] is False
     why = "leader-elected did not happen in time, 1 s before the end"
     assert last["evidence"] == f"not begun: {why}"
     assert open_faults(stage.path) == ()

@@ -99,7 +99,7 @@ def test_clocks_and_disks_of_simulated_nodes_are_harmed_and_heal(tmp_path: Path)
     assert set(told.values()) == {True}, "such a moment is tried again if it is all of its kind"
 
 
-def test_a_kind_of_fault_that_never_bit_is_tried_again_while_clients_go_on(
+def test_a_kind_of_fault_without_effect_is_tried_again_while_clients_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     probed = []
@@ -114,7 +114,7 @@ def test_a_kind_of_fault_that_never_bit_is_tried_again_while_clients_go_on(
     )
     kills = len([plan for plan in probed if plan["victims"]])
     assert tape.phases == ["setup", "steady", "chaos", "retry", "heal", "drain", "teardown"]
-    assert kills == 3, "twice in vain, and no more once one has bitten"
+    assert kills == 3, "twice in vain, and no more once one took effect"
     assert result.faults.applied == result.faults_planned + 3 - kills_planned(result.folder)
     assert set(judged(result.folder, campaign).values()) == {True}
     told = json.loads(result.folder.run_json.read_bytes())["phases"]

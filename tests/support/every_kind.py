@@ -266,7 +266,13 @@ def _write_course(run: RunFolder, end_ns: int) -> None:
         "fault": 0, "phase": "start", "description": WINDOW.description,
         "plan": {"victims": ["n0"], "leader": "n0"},
     }  # fmt: skip
-    over = {**told, "phase": "stop", "bit": True, "evidence": WINDOW.evidence, "measures": {}}
+    over = {
+        **told,
+        "phase": "stop",
+        "took_effect": True,
+        "evidence": WINDOW.evidence,
+        "measures": {},
+    }
     events = []
     for time_ns, value in ((WINDOW.start_ns, told), (WINDOW.stop_ns, over)):
         event = dict.fromkeys(EVENTS.names)

@@ -53,7 +53,7 @@ def appends() -> pa.Table:
 def fault_events() -> pa.Table:
     """The events of a run's one fault, and when clients gave up what no node answered."""
     value = {"fault": 0, "plan": {}, "description": "kill n0", "evidence": "", "measures": {}}
-    phases = (("start", FAULT[0], {}), ("stop", FAULT[1], {"bit": True}))
+    phases = (("start", FAULT[0], {}), ("stop", FAULT[1], {"took_effect": True}))
     rows = []
     for phase, at_ns, more in phases:
         row = dict.fromkeys(EVENTS.names)
@@ -62,7 +62,9 @@ def fault_events() -> pa.Table:
     return pa.Table.from_pylist(rows, schema=EVENTS)
 
 
-def results(valid: bool | str = True, *, kind: str = "lost-append", bit: int = 1) -> dict[str, Any]:
+def results(
+    valid: bool | str = True, *, kind: str = "lost-append", took_effect: int = 1
+) -> dict[str, Any]:
     """The results.json of a run with one kill."""
     finding = {"kind": kind, "message": "value 7 of q/0 is gone", "key": "q/0", "operations": [14]}
     durability = {
@@ -77,7 +79,11 @@ def results(valid: bool | str = True, *, kind: str = "lost-append", bit: int = 1
         "valid": valid,
         "mutant": None,
         "faults_asked": ["kill"],
-        "faults": {"applied": 1, "bit": bit, "by_name": {"kill": {"done": 1, "bit": bit}}},
+        "faults": {
+            "applied": 1,
+            "took_effect": took_effect,
+            "by_name": {"kill": {"done": 1, "took_effect": took_effect}},
+        },
         "faults_unavailable": {},
         "repeat": "./shaketable run --seed 7",
         "checkers": {"durability": durability},

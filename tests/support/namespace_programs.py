@@ -82,7 +82,7 @@ class Teller(SilentObserver):
     def fault_stopped(
         self, fault: int, name: str, took_effect: bool, evidence: str, at_ns: int
     ) -> None:
-        tell("bit" if took_effect else "idle", name, evidence)
+        tell("effect" if took_effect else "idle", name, evidence)
 
 
 def run_a_campaign() -> None:

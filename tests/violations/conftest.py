@@ -68,7 +68,13 @@ class Bad:
         rows = []
         for number, (name, from_ns, to_ns, description, evidence) in enumerate(self.faults):
             told = {"fault": number, "phase": "start", "plan": plan, "description": description}
-            over = {**told, "phase": "stop", "bit": True, "evidence": evidence, "measures": {}}
+            over = {
+                **told,
+                "phase": "stop",
+                "took_effect": True,
+                "evidence": evidence,
+                "measures": {},
+            }
             for time_ns, value in ((from_ns, told), (to_ns, over)):
                 event = dict.fromkeys(EVENTS.names)
                 event.update(index=time_ns, time_ns=time_ns, process=-1, type="info", f=name,
