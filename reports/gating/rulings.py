@@ -196,7 +196,7 @@ class GateResult:
 
 VACUITY: Final = "vacuity"
 """The checker that judges whether a run tested what it was asked to test."""
-FAULTS_BIT: Final = "faults-bit"
+FAULTS_TOOK_EFFECT: Final = "faults-took-effect"
 VERDICT: Final = "verdict"
 PLANTED_BUG: Final = "planted-bug"
 DETECTION: Final = "detection"
@@ -281,7 +281,7 @@ def _vacuous(policy: Policy, run: RunFacts, today_utc: datetime.date) -> Iterato
     ):
         text = f"no requested fault took effect ({', '.join(run.asked)})"
     if text:
-        ruling = Ruling(FAULTS_BIT, ExitCode.UNKNOWN, f"vacuous: {text}")
+        ruling = Ruling(FAULTS_TOOK_EFFECT, ExitCode.UNKNOWN, f"vacuous: {text}")
         yield _allowed(policy, ruling, VACUOUS, run.name, today_utc)
 
 

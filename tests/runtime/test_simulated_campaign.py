@@ -134,7 +134,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunResult, Tape, Camp
     return play(tmp_path_factory.mktemp("sim"))
 
 
-def test_every_fault_bites_and_the_group_comes_back(
+def test_every_fault_takes_effect_and_the_group_comes_back(
     run: tuple[RunResult, Tape, Campaign],
 ) -> None:
     result, tape, _ = run

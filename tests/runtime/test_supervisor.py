@@ -52,7 +52,7 @@ def facts(folder: RunFolder) -> dict:
     return json.loads(folder.run_json.read_bytes())
 
 
-def test_a_run_goes_through_its_phases_and_every_fault_bites(tape, tmp_path):
+def test_a_run_goes_through_its_phases_and_every_fault_takes_effect(tape, tmp_path):
     result = fake_campaign.run_fake(tmp_path, tape, nodes=3)
     assert (result.status, result.is_drained, result.problems) == ("complete", True, ())
     assert [name for name, *_ in tape.named("phase_started")] == list(PHASES)
@@ -64,7 +64,14 @@ def test_a_run_goes_through_its_phases_and_every_fault_bites(tape, tmp_path):
     assert tape.last_counts == result.counts
 
     known = facts(result.folder)
-    assert {*known["faults_done"]} == {"planned", "applied", "bit", "failed", "stuck", "left_out"}
+    assert {*known["faults_done"]} == {
+        "planned",
+        "applied",
+        "took_effect",
+        "failed",
+        "stuck",
+        "left_out",
+    }
     assert known["status"] == "complete"
     assert [phase["name"] for phase in known["phases"]] == list(PHASES)
     spans = [(phase["start_ns"], phase["stop_ns"]) for phase in known["phases"]]
