@@ -374,7 +374,7 @@ class QueueLocks:
             f" ({counts.get('refused', 0)} others were refused)"
         )
         if across := counts.get("across_leaders"):
-            clean += f", but for {across} times across a change of leaders, which knows no locks"
+            clean += f", except {across} times across a change of leader, which does not keep locks"
         return conclude(QUEUE_LOCKS, gathered, context, clean=clean, what=("locked",))
 
 

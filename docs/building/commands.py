@@ -51,7 +51,9 @@ def _command(command: Command) -> str:
         f"```console\n{_PROGRAM} {command.name} {command.usage}\n```\n",
         _description(made),
     ]
-    arguments = [each for each in made.assemble_argument_collection() if each.show]
+    arguments = [
+        each for each in made.assemble_argument_collection(parse_docstring=True) if each.show
+    ]
     groups: dict[str, list[Argument]] = {}
     for each in arguments:
         groups.setdefault(_group(each.parameter), []).append(each)
@@ -79,8 +81,12 @@ def _group(parameter: Parameter) -> str:
 
 
 def _table(arguments: list[Argument]) -> str:
-    rows = [(_names(each), prose(each.parameter.help or ""), _default(each)) for each in arguments]
+    rows = [(_names(each), prose(_help(each)), _default(each)) for each in arguments]
     return table(("name", "what", "default"), rows)
+
+
+def _help(argument: Argument) -> str:
+    return (argument.parameter.help or "").replace(IN_A_CHECKOUT, _PROGRAM)
 
 
 def _names(argument: Argument) -> str:

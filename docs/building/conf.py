@@ -19,6 +19,7 @@ highlight_language = "none"
 default_role = "code"  # docstrings quote code as Markdown does
 nitpicky = False
 
+smartquotes_action = "qe"  # two hyphens stay: they begin options
 myst_heading_anchors = 5
 
 autodoc_typehints = "signature"

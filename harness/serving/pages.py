@@ -279,7 +279,7 @@ def listing(listed: Listing, query: Mapping[str, str]) -> dict[str, Any]:
 def run(entry: Entry, index: Index, *, has_report: bool) -> dict[str, Any]:
     """Return the page of one run."""
     facts = (
-        ("begun (UTC)", when(entry.time)),
+        ("started (UTC)", when(entry.time)),
         ("target", entry.target),
         ("planted bug", entry.mutant),
         ("workload", entry.workload),

@@ -66,7 +66,7 @@ def _label(entry: HelpEntry) -> str:
 
 
 def _description(entry: HelpEntry) -> Text:
-    text = Text(plain(entry.description))
+    text = Text(reflow(plain(entry.description)))
     if entry.default is not None:
         text.append(f" [{entry.default}]", style="dim")
     return text

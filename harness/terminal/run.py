@@ -202,12 +202,12 @@ class RunOptions:
         victims: Nodes that faults strike: leader, followers, one, minority, majority, all, n1 ...
         nemesis_schedule: How faults follow each other: random, periodic or sequence (as named).
         faults_at_once: How many faults may be active at once, each in a lane of its own.
-        budget: Limit on what faults may take down together: quorum (a quorum is left), or none.
+        budget: What faults may take down together: quorum (leave a quorum running), or none.
         nemesis_interval: Mean quiet time between the end of a fault and the next, in seconds.
         fault_duration_min: Shortest duration of a fault, in seconds.
         fault_duration_max: Longest duration of a fault, in seconds.
         time_limit: How long clients work, in seconds, in addition to setup, heal, drain and check.
-        steady: How much of that passes before the first fault, in seconds.
+        steady: How much of the time limit passes before the first fault, in seconds.
         mutant: Planted bug to run the target with (`list mutants`).
         promise: Another target whose promises are checked as well, such as dledger.
         world: Where the group runs: process (on this machine), netns (each node in its own network

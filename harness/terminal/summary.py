@@ -143,7 +143,7 @@ def _not_at_all(count: int, what: str) -> str:
 def leader_text(changes: int | None) -> str:
     """Return how often the leader changed."""
     if changes is None:
-        return "not known who led"
+        return "unknown: no node reported one"
     return {0: "never changed", 1: "changed once"}.get(changes, f"changed {changes} times")
 
 
@@ -185,7 +185,7 @@ def findings_rows(view: RunView) -> list[tuple[str, str]]:
     kinds = sorted((kind for kind in totals if kind in of_kind), key=finding_texts.rank)
     kinds = kinds[:FINDINGS_SHOWN]
     lines = [("finding", _finding_text(of_kind[kind], totals[kind])) for kind in kinds]
-    rest = sum(checker.findings_total for checker in decisive) - len(kinds)
+    rest = sum(totals.values()) - len(kinds)  # as the headline counts them
     if rest > 0 and kinds:
         lines.append(("", f"and {rest:,} more; see the report"))
     return lines

@@ -30,7 +30,7 @@ def new(
     /,
     *,
     start: str | None = None,
-    operations: Literal["register", "read-write-register", "log", "set", "counter"] | None = None,
+    operations: str | None = None,
     leader: str | None = None,
 ) -> int:
     """Create the files of a target of your own: a table in shaketable.toml, a client, a test.
@@ -41,18 +41,21 @@ def new(
 
     Args:
         kind: "target".
-        name: Its name: small letters, digits and hyphens.
+        name: Its name: lower-case letters, digits and hyphens.
         start: Command that starts one node in the foreground, with placeholders such as {id},
             {client}, {peer}, {members} and {data} (docs/your-own-system.md).
-        operations: What clients do with a key. [register]
+        operations: What clients do: register, read-write-register, log, set, counter, work-queue,
+            list-append, rw-register or bank. [register]
         leader: URL at which a node reports the leader as JSON, if there is one.
     """
     if not NAME.fullmatch(name):
-        raise UsageError(f"{name!r} is no name of a target: use small letters, digits, hyphens")
+        raise UsageError(
+            f"{name!r} is not a valid target name: use lower-case letters, digits and hyphens"
+        )
     folder = Path.cwd()
     file = folder / FILE_NAME
     if file.exists() and name in read(file):
-        raise UsageError(f"{FILE_NAME} describes {name!r} already")
+        raise UsageError(f"{FILE_NAME} already describes {name!r}")
     command = start or _asked("Command that starts one node", START_EXAMPLE)
     workload = operations or _asked(f"What clients do ({', '.join(WORKLOADS)})", "register")
     if workload not in WORKLOADS:
@@ -69,7 +72,8 @@ def new(
         before = file.read_text(encoding="utf-8").rstrip() + "\n\n" if file.exists() else ""
         for path, text in texts.items():
             path.write_text(text, encoding="utf-8")
-        file.write_text(before + _table(name, command, url), encoding="utf-8")
+        table = _table(name, [_from_here(word) for word in shlex.split(command)], url)
+        file.write_text(before + table, encoding="utf-8")
     except OSError as error:
         raise HarnessError(f"cannot write into {folder}: {error.strerror}") from error
     rows = [
@@ -188,9 +192,15 @@ _BODIES: Final = {
 }
 
 
-def _table(name: str, start: str, leader: str) -> str:
+def _from_here(word: str) -> str:
+    """Return a word of a command; a file of this folder so that nodes find it from theirs."""
+    is_path = not word.startswith(("-", "/", "./", "{"))
+    return f"{{here}}/{word}" if is_path and Path(word).is_file() else word
+
+
+def _table(name: str, start: list[str], leader: str) -> str:
     """Return the target's table for `shaketable.toml`."""
-    words = ", ".join(json.dumps(word) for word in shlex.split(start))
+    words = ", ".join(json.dumps(word) for word in start)
     asked = (
         f'\n[targets.{name}.leader]\nhttp = {json.dumps(leader)}\nleader = "leader"'
         "  # where it is in the JSON of the answer\n"

@@ -13,7 +13,7 @@ import numpy as np
 from bokeh import __version__
 from bokeh.core.json_encoder import serialize_json
 from bokeh.document import Document
-from bokeh.models import ColumnDataSource, CustomJS, FactorRange, HoverTool, OpenURL, TapTool
+from bokeh.models import ColumnDataSource, CustomJS, FactorRange, HoverTool, TapTool
 from bokeh.models.glyphs import Line, Text
 from bokeh.resources import Resources
 
@@ -70,6 +70,15 @@ if (chosen.length) {
 """
 """Runs in the page on a click on a fault: templates/report.js shows its evidence."""
 
+_OPEN_JS: Final = """
+const chosen = source.selected.indices;
+if (chosen.length) {
+  source.selected.indices = [];  // it can be clicked again after "back"
+  location.href = source.data.page[chosen[0]];
+}
+"""
+"""Runs in the page on a click on a violation."""
+
 
 def draw_lanes(context: PlotContext) -> DrawnPlot:
     """Draw the lanes from the top."""
@@ -87,9 +96,9 @@ def draw_lanes(context: PlotContext) -> DrawnPlot:
     whole_s = end_s(view)
     _bars(plot, [_phase_bar(phase, whole_s) for phase in view.phases])
     _bars(plot, _outage_bars(view))
-    _choosable(plot, _bars(plot, _fault_bars(view, colours, whole_s)))
+    faults = _bars(plot, _fault_bars(view, colours, whole_s))
     _bars(plot, _role_bars(view, whole_s))
-    mark_violations(plot, view)
+    _on_click(plot, {_NOTIFY_JS: faults, _OPEN_JS: mark_violations(plot, view)})
     caption = "A diamond is a violation; a click opens its page." if moments(view) else ""
     return DrawnPlot(
         "plot-lanes", "Phases, outages, faults, and who led in which term", caption, plot
@@ -229,13 +238,18 @@ def _bars(plot: Figure, bars: list[dict[str, Any]]) -> Any:
     return drawn
 
 
-def _choosable(plot: Figure, faults: Any) -> None:
-    """Report a click on a fault to the page."""
-    if faults is None:
+def _on_click(plot: Figure, drawn: dict[str, Any]) -> None:
+    """Run a script on a click on what was drawn, None if nothing was.
+
+    All share one tool: of several that wait for a click a plot has one active at a time.
+    """
+    clicked = {script: glyphs for script, glyphs in drawn.items() if glyphs is not None}
+    if not clicked:
         return
-    plot.add_tools(TapTool(renderers=[faults]))
-    source = faults.data_source
-    source.selected.js_on_change("indices", CustomJS(args={"source": source}, code=_NOTIFY_JS))
+    plot.add_tools(TapTool(renderers=[*clicked.values()]))
+    for script, glyphs in clicked.items():
+        source = glyphs.data_source
+        source.selected.js_on_change("indices", CustomJS(args={"source": source}, code=script))
 
 
 # Violations: each is a diamond that leads to its page.
@@ -253,11 +267,11 @@ def moments(view: RunView) -> tuple[tuple[Violation, int], ...]:
     return tuple(pair for pair, _ in zip(found, range(MARKS_MAX), strict=False))
 
 
-def mark_violations(plot: Figure, view: RunView) -> None:
-    """Draw them in their row; a click opens the page."""
+def mark_violations(plot: Figure, view: RunView) -> Any:
+    """Draw them in their row; return the glyphs, None if there are no violations."""
     marked = moments(view)
     if not marked:
-        return
+        return None
     source = ColumnDataSource(
         {
             "x": [at_ns / 1e9 for _, at_ns in marked],
@@ -274,8 +288,7 @@ def mark_violations(plot: Figure, view: RunView) -> None:
     )  # fmt: skip
     told = [("", "@title"), ("at", "@x{0.000} s"), ("", "@message"), ("page", "@page")]
     plot.add_tools(HoverTool(renderers=[drawn], tooltips=told))
-    opening = OpenURL(url="@page", same_tab=True)
-    plot.add_tools(TapTool(renderers=[drawn], callback=opening))
+    return drawn
 
 
 def _shown(view: RunView) -> Iterator[Violation]:

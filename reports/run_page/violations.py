@@ -557,7 +557,7 @@ def _found(
     verdict: str,
 ) -> str:
     if verdict == "VALID":
-        return "nothing against it"
+        return "no violation found"
     found = (
         finding_texts.summarize(finding_texts.merge_totals(against.values()))
         if verdict == "INVALID"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import subprocess
 import sys
 
@@ -100,3 +101,13 @@ def test_what_is_needed_late_is_loaded_late(module: str) -> None:
     loaded = set(done.stdout.split())
     assert module in loaded
     assert not loaded.intersection(BEFORE[module])
+
+
+def test_help_fills_its_lines() -> None:
+    """Where a docstring's line ends is nothing to its reader."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "shaketable", "new", "--help"],
+        env=os.environ | {"COLUMNS": "400"}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    told = "with placeholders such as {id}, {client}, {peer}, {members} and {data} (docs/"
+    assert told in done.stdout

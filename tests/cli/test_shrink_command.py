@@ -185,7 +185,7 @@ def test_simulate_names_it_as_the_next_step_where_it_can_be_taken(shaketable: Ru
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "what is to be shrunk? Give a seed, a file of a shrunk run, or --mutant"),
+        ([], "nothing to shrink: give a seed, a file of a shrunk run, or --mutant"),
         (["7", "--mutant", "lat"], "unknown mutant of fakeshrink 'lat'; did you mean 'late'?"),
         (["7", "--world", "node"], "the node world cannot be shrunk: take --world core"),
         (["7", "--seconds", "0"], "--seconds 0: expected 1 to 86400"),

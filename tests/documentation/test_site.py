@@ -199,6 +199,15 @@ def test_text_of_the_code_is_shown_as_it_is() -> None:
     assert table(("a", "b", "c"), [("1", "", "x|y")]) == "| a | c |\n| --- | --- |\n| 1 | x\\|y |\n"
 
 
+def test_every_argument_and_option_is_explained() -> None:
+    tables = [part for part in commands_page().split("\n### ") if "| name |" in part]
+    assert len(tables) > 40
+    for part in tables:
+        assert "| name | what |" in part, part
+        rows = [row.split(" | ") for row in part.splitlines() if row.startswith("| `")]
+        assert all(len(row[1].strip("| ")) > 3 for row in rows), part
+
+
 def test_no_page_says_what_a_checkout_calls_the_program() -> None:
     """Pages made of the code: the program is installed where they are read."""
     assert "./shaketable " not in commands_page().replace("the program is `./shaketable`", "")

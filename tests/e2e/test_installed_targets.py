@@ -37,9 +37,15 @@ KILL = "--faults kill --victims leader --time-limit 60"
     [
         ("pysyncobj", "version=0.3.17", "linearizable-register", " leads in term ", USUAL),
         ("etcd", "version=3.4.23", "linearizable-register", " leads in term ", USUAL),
-        ("nats", "version=2.9.10", "linearizable-log", "not known who led", RARE),
-        ("galera", "version=10.11.19", "linearizable-register", "not known who led", RARE),
-        ("rabbitmq", "version=3.10.8", "total-queue", "not known who led", RARE),
+        ("nats", "version=2.9.10", "linearizable-log", "unknown: no node reported one", RARE),
+        (
+            "galera",
+            "version=10.11.19",
+            "linearizable-register",
+            "unknown: no node reported one",
+            RARE,
+        ),
+        ("rabbitmq", "version=3.10.8", "total-queue", "unknown: no node reported one", RARE),
         ("kafka", "version=4.3.1", "linearizable-log", " leads in term 1", LONG),
         ("rocketmq", "version=5.3.3", "linearizable-log", " term 2", LONG),
         ("rocketmq-controller", "version=5.3.3", "linearizable-log", "leader      changed", KILL),

@@ -78,9 +78,15 @@ def test_new_writes_three_files_once(tmp_path: Path) -> None:
     assert "my-kv" in listed
     again = shaketable(*given, cwd=tmp_path)
     assert (again.returncode, again.stdout) == (254, "")
-    assert "shaketable.toml describes 'my-kv' already" in again.stderr
+    assert "shaketable.toml already describes 'my-kv'" in again.stderr
     other = shaketable("new", "target", "b", "--leader", "http://{client}/status", cwd=tmp_path)
     assert other.returncode == 0, other.stderr
+    (tmp_path / "server.py").touch()
+    begun = "python3 server.py --id={id}"
+    done = shaketable("new", "target", "c", "--operations", "bank", "--start", begun, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    table = (tmp_path / "shaketable.toml").read_text().partition("[targets.c]")[2]
+    assert 'start = ["python3", "{here}/server.py", "--id={id}"]' in table
     refused = shaketable("run", "--target", "b", "-w", "counter", cwd=tmp_path)
     assert refused.returncode == 254
     assert "clients of b keep no counters" in refused.stderr

@@ -50,7 +50,7 @@ def test_each_promise_has_its_judges_and_their_word() -> None:
     assert found["kept"].judged_by == (("durability", "INVALID"),)
     assert found["kept"].verdict == "INVALID"
     assert found["kept"].found == "3 acknowledged appends are lost"
-    assert found["linearizable"].found == "nothing against it"
+    assert found["linearizable"].found == "no violation found"
     assert found["same, entry"].verdict == "UNKNOWN"
     assert found["same, entry"].found == "committed-prefix: no node could be read"
     assert found["tested"].judged_by == (("vacuity", "VALID"), ("stats", "VALID"))

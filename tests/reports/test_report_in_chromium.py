@@ -18,6 +18,7 @@ from chromium import (
 )
 from selenium import webdriver
 from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.actions.action_builder import ActionBuilder
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
@@ -109,6 +110,38 @@ def test_the_page_itself_never_scrolls_sideways(
         browser.execute_script("arguments[0].open = true", details)
     measured = browser.execute_script("return document.documentElement.scrollWidth")
     assert measured <= width
+
+
+PLOTTED = """
+const plot = Bokeh.documents.flatMap(each => each.roots())
+  .find(root => root.y_range.factors?.includes("violations"));
+if (plot === undefined) return null;
+const view = Bokeh.index.get_by_id(plot.id);
+const marks = plot.renderers.find(each => "page" in each.data_source.data);
+const {x, row, page} = marks.data_source.data;
+const box = view.el.getBoundingClientRect();
+return [
+  Math.round(box.left + view.frame.x_scale.compute(x[0])),
+  Math.round(box.top + view.frame.y_scale.compute(row[0])),
+  page[0],
+];
+"""
+"""Returns where the first diamond is in the window, and its page."""
+
+
+def test_a_click_on_a_diamond_opens_the_page_of_its_violation(
+    browser: webdriver.Chrome, invalid_run: Any
+) -> None:
+    show(browser, invalid_run.folder)
+    wait_for_plots(browser, 2)
+    browser.execute_script("document.querySelector('.plots').scrollIntoView()")
+    x, y, page = WebDriverWait(browser, LOAD_TIMEOUT_S).until(
+        lambda driver: driver.execute_script(PLOTTED)
+    )
+    click = ActionBuilder(browser)
+    click.pointer_action.move_to_location(x, y).click()
+    click.perform()
+    WebDriverWait(browser, LOAD_TIMEOUT_S).until(lambda driver: driver.current_url.endswith(page))
 
 
 def test_hostile_text_does_nothing(browser: webdriver.Chrome, hostile_run: Any) -> None:

@@ -302,7 +302,7 @@ def shrink(
     if what is not None and given.first_seed is not None:
         raise UsageError("--first-seed is for a hunt: give it without a seed and without a file")
     if what is None and where.mutant is None:
-        raise UsageError("what is to be shrunk? Give a seed, a file of a shrunk run, or --mutant")
+        raise UsageError("nothing to shrink: give a seed, a file of a shrunk run, or --mutant")
     if is_file and ShrunkWorldOptions(target=where.target) != where:
         raise UsageError(
             "a file holds all of its run: no --world, --mutant or --time-limit with it"
