@@ -106,7 +106,10 @@ def _command(arguments: Sequence[str]) -> int:
         tempfile.gettempdir()  # the imports below need it, too
     except OSError as error:
         raise HarnessError("cannot write any temporary file; TMPDIR names their folder") from error
-    from cyclopts.exceptions import CycloptsError  # noqa: PLC0415 - see the module's docstring
+    from cyclopts.exceptions import (  # noqa: PLC0415 - see the module's docstring
+        CycloptsError,
+        UnusedCliTokensError,
+    )
 
     from shaketable.harness.terminal.commands import app_for, help_of  # noqa: PLC0415
 
@@ -117,6 +120,8 @@ def _command(arguments: Sequence[str]) -> int:
     except CycloptsError as error:
         # cyclopts appends the first few commands that exist
         message = one_line(error).partition(" Available commands:")[0].rstrip(".")
+        if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+            message = f"unexpected argument {error.unused_tokens[0]}"
         see = " See" if message.endswith("?") else "; see"
         raise UsageError(f"{message}{see} {help_of(arguments)}") from error
     return result if isinstance(result, int) else ExitCode.VALID

@@ -505,7 +505,7 @@ def _phrase_half_open(_shape: LinkShape) -> str:
 
 def _judge_half_open(_shape: LinkShape, did: Json) -> tuple[bool, str]:
     halves, unread = did.get("half_open", 0), did.get("unread", 0)
-    what = f"{halves} connections left half open, {unread} bytes sent into nothing"
+    what = f"connections left half open: {halves}, {unread} bytes sent into nothing"
     return halves > 0 and unread > 0, what
 
 

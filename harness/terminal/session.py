@@ -253,7 +253,7 @@ def _ended_by_signals() -> Iterator[None]:
 def _heading(campaign: Campaign) -> Text:
     text = Text("shaketable", style="bold")
     facts = [
-        f"{campaign.nodes} nodes of {campaign.target}",
+        f"{campaign.nodes} node{'' if campaign.nodes == 1 else 's'} of {campaign.target}",
         campaign.workload,
         ", ".join(faults_of(campaign)) or "no faults",
         *([f"mutant {campaign.mutant}"] if campaign.mutant else []),

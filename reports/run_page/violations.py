@@ -248,7 +248,9 @@ def _title(violations: Sequence[Violation], cut: Mapping[str, int]) -> str:
             low, high = min(offsets), max(offsets)
             span = f" offset {low}" if low == high else f" offsets {low} to {high}"
         places.append(f"{key}{span}".strip())
-    where = "; ".join(places[:4]) + (f"; and {len(places) - 4} more queues" if places[4:] else "")
+    more = len(places) - 4
+    rest = f"; and {more} more queue{'s' if more > 1 else ''}" if more > 0 else ""
+    where = "; ".join(places[:4]) + rest
     under = f", {first.fault_text}" if first.fault else ""
     return f"{text}{': ' if where else ''}{where}{under}"
 

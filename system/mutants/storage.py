@@ -176,6 +176,41 @@ PARTIAL_WRITE_NOT_RETRIED = Mutant(
 )
 
 
+class FullDiskSkipsSync(LogWriter):
+    """Leaves out the fsync of writes before one that did not fit."""
+
+    _is_full = False
+
+    def carry_out(self, writes: Sequence[Write]) -> Sequence[Write]:
+        """Carry out the writes; return those that are left."""
+        self._is_full = False
+        return super().carry_out(writes)
+
+    def sync(self) -> None:
+        """Sync, unless the disk was full just now."""
+        if not self._is_full:
+            super().sync()
+
+    def _make_room(self, left: Sequence[Write]) -> None:
+        self._is_full = True
+        super()._make_room(left)
+
+
+FULL_DISK_SKIPS_SYNC = Mutant(
+    "full-disk-skips-sync",
+    log_writer=FullDiskSkipsSync,
+    hunt=Hunt("log", ("disk-full", "power")),
+    about="""
+    If a batch of writes fills the disk, those of it that fitted count as durable without an fsync.
+
+    Until there is room again a loss of power takes what was acknowledged.
+
+    Source: our own, after https://github.com/openmessaging/dledger/issues/142 (bug E8), where an
+    exception in the middle of a batch skips what comes after it.
+    """,
+)
+
+
 class _ChecksHeadersOnly(LogScan):
     """Checks an entry's header, but not its body."""
 
@@ -243,6 +278,7 @@ PLUGINS = (
     DIRECTORY_NOT_SYNCED,
     FLUSH_ERROR_SWALLOWED,
     FLUSHED_BEYOND_TRUNCATION,
+    FULL_DISK_SKIPS_SYNC,
     MARK_AHEAD_OF_FSYNC,
     PARTIAL_WRITE_NOT_RETRIED,
     TORN_BODY_ACCEPTED,

@@ -40,7 +40,7 @@ from shaketable.system.invariants.violated import Violated, as_invariant_error
 from shaketable.system.mutants import Mutant
 from shaketable.system.node.watched_broker import watched
 from shaketable.system.raft.core import RaftCore
-from shaketable.system.raft.protocol import Message, Role, SaveState, Snapshot, Write
+from shaketable.system.raft.protocol import Append, Message, Role, SaveState, Snapshot, Write
 from shaketable.system.store.broker_checkpoint import BrokerCheckpoint
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.state_files import HardState
@@ -188,10 +188,11 @@ def self_checked(parts: Mutant, watch: SelfWatch, folder: str, unsynced: Unsynce
     class CheckedWriter(parts.log_writer):  # type: ignore[name-defined, misc]
         def carry_out(self, writes: Sequence[Write]) -> Sequence[Write]:
             left: Sequence[Write] = super().carry_out(writes)
-            watch.carried_out(len(writes) - len(left))
-            if not left:
+            done = writes[: len(writes) - len(left)]
+            watch.carried_out(len(done))
+            if not left or any(isinstance(write, Append) for write in done):
                 with as_invariant_error():
-                    self._check(writes)
+                    self._check(done)
             return left
 
         def advance_watermark(self) -> None:

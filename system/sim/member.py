@@ -66,6 +66,7 @@ from shaketable.system.sim.rules.invariants import (
     check_start,
 )
 from shaketable.system.sim.rules.kept_files import (
+    check_end_synced,
     check_handles,
     check_loaded,
     check_saved,
@@ -678,6 +679,8 @@ class Flush:
             self.unmoved_since_ms = self.stalled_since_ms
         done = writes[: len(writes) - len(left)]
         self.has_synced_entries = any(isinstance(write, Append | Install) for write in done)
+        if left and any(isinstance(write, Append) for write in done):
+            self._check_end_synced()
         world.invariants.synced(member.shadow, done)
         world.trace.event(world.heap.now_ms, member.name, write_seq, len(done))
         if world.trace.write is not None:
@@ -712,6 +715,13 @@ class Flush:
         member = self._member
         if self._incarnation == member.incarnation and not member.postponed(self._try_again):
             self._start()
+
+    def _check_end_synced(self) -> None:
+        """Check that what came before a write without room is synced; others show at a crash."""
+        member = self._member
+        if self._writer.ack == "fsync":
+            folder = f"{ROOT}/dledger-{member.name}"
+            check_end_synced(member.name, member.log, member.disk.platter, folder)
 
     # ---- hints, which may lag --------------------------------------------------------
 

@@ -71,6 +71,12 @@ def test_who_mistypes_an_option_is_sent_to_the_help_of_its_command(
     assert line.lower().endswith(f"see ./shaketable {told}")
 
 
+def test_an_argument_too_many_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["serve", "here"]) == ExitCode.USAGE
+    said = "shaketable: unexpected argument here; see ./shaketable serve --help\n"
+    assert capsys.readouterr().err == said
+
+
 BEFORE = {
     "shaketable.harness.terminal.session": ("shaketable.reports.run_view", "bokeh", "pyspark"),
     "shaketable": ("shaketable.harness", "numpy", "importlib.metadata"),

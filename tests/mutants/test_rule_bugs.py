@@ -256,6 +256,27 @@ def test_what_found_no_room_is_given_back(mutant: Mutant) -> None:
     assert len(left) == (1 if mutant is HEALTHY else 0)
 
 
+@with_and_without("full-disk-skips-sync")
+def test_what_fits_before_a_write_without_room_is_synced(mutant: Mutant) -> None:
+    leader = BrokerGroup(1, mutant=HEALTHY).lead()
+    batch = leader.log.read_entries(0, 1 << 20)
+    done: list[str] = []
+
+    class FillingLog:
+        def append(self, _: object) -> None:
+            if done:
+                raise DiskFull("no room")
+            done.append("append")
+
+        def sync(self) -> None:
+            done.append("sync")
+
+    writer = mutant.log_writer(FillingLog())  # type: ignore[arg-type]
+    left = writer.carry_out([Append(batch), Append(batch)])
+    assert len(left) == 1
+    assert done == (["append", "sync"] if mutant is HEALTHY else ["append"])
+
+
 @with_and_without("truncation-in-memory")
 def test_a_truncated_entry_is_gone_for_good(mutant: Mutant) -> None:
     leader = BrokerGroup(1, mutant=mutant).lead()

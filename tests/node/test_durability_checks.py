@@ -11,6 +11,7 @@ import pytest
 from shaketable.system.invariants.durability import check_carried_out, check_sent
 from shaketable.system.invariants.violated import Violated
 from shaketable.system.mutants import HEALTHY
+from shaketable.system.mutants.storage import FullDiskSkipsSync
 from shaketable.system.node.disks.real_disk import RealDisk, RealFile
 from shaketable.system.node.disks.volatile_disk import VolatileDisk
 from shaketable.system.node.self_checks import SelfWatch, self_checked
@@ -192,3 +193,20 @@ def test_a_file_whose_name_found_no_room_is_named_once_there_is_some(tmp_path: P
     real.is_full = False
     assert not disk.writer.carry_out(left)  # the check finds nothing unsynced
     disk.log.close()
+
+
+def test_what_fits_before_a_write_that_does_not_is_synced(tmp_path: Path) -> None:
+    for writer in (LogWriter, FullDiskSkipsSync):
+        real = FullDisk()
+        disk = Disk(tmp_path / writer.__name__, writer, real=real)
+        assert not disk.writer.carry_out(disk.append(1))
+        real.is_full = True
+        wanted = disk.append(9)
+        assert len(wanted) == 2, "what fits into the first file, and the rest"
+        if writer is LogWriter:
+            left = disk.writer.carry_out(wanted)
+            assert len(left) == 1
+        else:
+            with pytest.raises(InvariantError, match="acknowledged-is-durable"):
+                disk.writer.carry_out(wanted)
+        disk.log.close()

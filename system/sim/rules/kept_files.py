@@ -12,7 +12,7 @@ from itertools import pairwise
 from operator import attrgetter
 
 from shaketable.system.broker.broker_state import ranges_of
-from shaketable.system.invariants.durability import check_marked, watermark_of
+from shaketable.system.invariants.durability import check_flushed, check_marked, watermark_of
 from shaketable.system.invariants.queues import check_limit
 from shaketable.system.invariants.violated import Violated
 from shaketable.system.raft.protocol import LogEnd
@@ -97,13 +97,21 @@ def check_loaded(
 
 def check_watermark_synced(name: str, log: CommitLog, platter: Platter, folder: str) -> None:
     """Raise Violated where the watermark of the log in `folder` is ahead of what is synced."""
+    check_marked(name, log, _unsynced_data(platter, folder))
+
+
+def check_end_synced(name: str, log: CommitLog, platter: Platter, folder: str) -> None:
+    """Raise Violated where what was just flushed of the log in `folder` is not synced."""
+    check_flushed(name, log.end.position, _unsynced_data(platter, folder))
+
+
+def _unsynced_data(platter: Platter, folder: str) -> dict[str, int]:
     data = f"{folder}/data/"
-    unsynced = {
+    return {
         path: first
         for path, inode in platter.inodes.items()
         if path.startswith(data) and (first := inode.first_unsynced) is not None
     }
-    check_marked(name, log, unsynced)
 
 
 def check_watermark(name: str, before: LogEnd, log: CommitLog) -> None:
